@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import types
+import unittest.mock
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -95,14 +96,13 @@ def _ignored(folder: str, names: list[str]) -> set[str]:
 
 
 def tool(name: str) -> types.ModuleType:
-    """One of tools/*.py and tools/release/*.py, which are programs and no package."""
+    """One of tools/*.py, tools/release/*.py and "bench.NAME", which no package is part of."""
     tools = pathlib.Path(__file__).resolve().parents[1] / "tools"
     if not tools.exists():
-        pytest.skip("needs the source tree")
-    for folder in (str(tools / "release"), str(tools)):
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
-    return importlib.import_module(name)
+        pytest.skip("needs the source tree", allow_module_level=True)
+    path = [str(tools), str(tools / "release"), *sys.path]
+    with unittest.mock.patch.object(sys, "path", path):  # They import each other.
+        return importlib.import_module(name)
 
 
 def bare_venv(folder: pathlib.Path) -> pathlib.Path:

@@ -28,7 +28,7 @@ def in_nested_function(norm: Function, x: Any) -> Any:
 
 
 def in_python_loop(norm: Function, x: Any) -> Any:
-    for _ in range(3):
+    for _ in range(2):
         x = norm(x) + x
     return x
 

@@ -67,13 +67,13 @@ def cases(count: int, seed: int) -> Iterator[Case]:
     for op in spec.OPS.values():
         for dtype in op.dtypes:
             for layout in op.layouts:
-                for i in range(count):
+                for i in range(1, count + 1):
                     rng = np.random.default_rng([seed, i, *f"{op.name}{dtype}{layout}".encode()])
                     yield Case(
                         op=op,
                         dtype=dtype,
                         layout=layout,
-                        shape=_shape(rng, layout, _LARGE if i % _LARGE_EVERY == 0 else _SMALL),
+                        shape=_shape(rng, layout, _SMALL if i % _LARGE_EVERY else _LARGE),
                         is_training=bool(rng.integers(2)) or op.modes == ("training",),
                         kind=str(rng.choice(("normal", "normal", "offset", "special"))),
                         seed=i,

@@ -1,36 +1,21 @@
 """The benchmark: its check of results, its limit, its record and tables, and a short run."""
 
-import importlib
 import json
-import pathlib
 import shutil
-import sys
 
 import numpy as np
 import pytest
+from build_helpers import tool
 
 from tf_bn_ops import _loader
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.problems import FORMULAS_BY_ROLES
 
-TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools"
-if not (TOOLS / "bench").exists():
-    pytest.skip("needs the source tree", allow_module_level=True)
-sys.path.insert(0, str(TOOLS))
-
-from bench import (  # noqa: E402
-    against,
-    bench_worker,
-    libraries,
-    networks,
-    output_check,
-    report,
-    results,
-    rounds,
-    rows,
+NAMES = "against bench_worker libraries networks output_check report results rounds rows"
+against, bench_worker, libraries, networks, output_check, report, results, rounds, rows = (
+    tool(f"bench.{name}") for name in NAMES.split()
 )
-
-command = importlib.import_module("bench.bench_command")
+command = tool("bench.bench_command")
 
 
 def _row(shape=(4, 6, 5, 9), layout="NHWC", dtype="float32", mode="training", call="gradient"):

@@ -276,20 +276,6 @@ def test_isa_objects_define_only_symbols_of_their_own(tree, objects_folder):
                 assert kind not in "wWvVu", f"{path.name} has the weak symbol {symbol}"
 
 
-def test_core_cannot_include_tensorflow(tree, objects_folder):
-    probe = tree / "cc" / "core" / "probe.cc"
-    probe.write_text('#include "tensorflow/core/framework/tensor.h"\n')
-    try:
-        target = objects_folder.relative_to(tree) / "cc" / "core" / "probe.o"
-        result = make(tree, str(target))
-    finally:
-        probe.unlink()
-    assert result.returncode != 0
-    assert re.search(
-        r"tensorflow/core/framework/tensor\.h.*(No such file|not found)", result.stderr
-    )
-
-
 # ---- What is missing -------------------------------------------------------------------------
 
 

@@ -1,14 +1,10 @@
 """The harness as a pure-Python wheel judges a vendor's library where nothing of ours is built."""
 
-import os
 import pathlib
-import shutil
-import subprocess
 import zipfile
-from xml.etree import ElementTree
 
 import pytest
-from build_helpers import build_op_library, installed, run, site_packages, tool
+from build_helpers import build_op_library, installed, run, tool
 
 THIRD_PARTY = pathlib.Path(__file__).resolve().parents[1] / "conformance" / "third_party"
 
@@ -38,75 +34,23 @@ def test_wheel_is_pure_and_asks_for_no_tensorflow(wheel):
     assert "Description-Content-Type: text/markdown" in metadata  # An index shows it.
 
 
-@pytest.fixture(scope="module")
-def python(wheel, tmp_path_factory):
-    return installed(wheel, tmp_path_factory.mktemp("vendor"))
-
-
-def _judge(python, folder, *flags):
-    """As a vendor's machine has it: without a compiler, or anything else, on the path."""
-    command = [python, "-m", "tf_bn_ops", "conformance", *flags]
-    return run(command, folder, PYTHONPATH=None, PATH=str(python.parent))
-
-
 @pytest.mark.long
-def test_library_of_a_vendor_is_judged_where_ours_is_not(python, tmp_path):
-    where = "import tf_bn_ops.conformance as c; print(c.__file__)"
-    done = subprocess.run(
-        [python, "-c", where], cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""},
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert str(site_packages(python)) in done.stdout, done.stdout + done.stderr
+def test_library_of_a_vendor_is_judged_where_ours_is_not(wheel, tmp_path):
+    """On a machine without a compiler, or anything else, on the path."""
+    python = installed(wheel, tmp_path)
+
+    def judge(*flags):
+        command = [python, "-m", "tf_bn_ops", "conformance", *flags]
+        return run(command, tmp_path, PYTHONPATH=None, PATH=str(python.parent))
+
+    without = judge("--cases=1")
+    assert without.returncode == 2
+    assert len(without.stderr.strip().splitlines()) == 1, without.stderr
     library = build_op_library(THIRD_PARTY / "bn_grad_ops.cc")
     for op, status in (("StatelessBnGrad", 0), ("UnwrittenTailBnGrad", 1)):
         mapped = (f"--library={library}", f"--map={op}=FusedBatchNormGradV2", "--dtypes=float32")
-        flags = (*mapped, "--junit=run.xml", "--shrink=0")
-        more = ("--kinds=relations", "--cases=20", "--execution_modes=poison")
-        result = _judge(python, tmp_path, *flags, *more)
+        flags = ("--kinds=relations", "--cases=20", "--execution_modes=poison", "--shrink=0")
+        result = judge(*mapped, *flags, "--junit=run.xml")
         assert result.returncode == status, result.stdout + result.stderr
         assert (tmp_path / "run.xml").exists()
     assert "is not written in" in result.stdout
-
-
-@pytest.mark.long
-def test_shards_in_a_vendors_ci_are_merged_into_one_report(python, tmp_path):
-    """The workflow of docs/conformance.md: each shard has a status and files of its own; the merged
-    ones have all cases. A shard that fails makes the report fail, too."""
-    shutil.copy(build_op_library(THIRD_PARTY / "bn_grad_ops.cc"), tmp_path / "libvendor.so")
-    mapping = (THIRD_PARTY / "vendor.toml").read_text(encoding="utf-8")
-    strict = mapping[: mapping.index("[[op.tolerance]]")].replace("gamma", "GAMMA")
-    cases = []
-    for shard in ("1/2", "2/2"):
-        (tmp_path / "vendor.toml").write_text(mapping)
-        name = shard[0]
-        flags = ("--library=libvendor.so", "--mapping=vendor.toml", "--cases=40")
-        flags += ("--kinds=random,contract,relations",)
-        files = (f"--json={name}.json", f"--junit={name}.xml")
-        result = _judge(python, tmp_path, *flags, f"--shard={shard}", *files)
-        assert result.returncode == 0, result.stdout + result.stderr
-        cases.append(_junit_cases(tmp_path / f"{name}.xml"))
-    assert all(cases) and not set(cases[0]) & set(cases[1])
-    merged = ("--html=all.html", "--junit=all.xml")
-    result = _judge(python, tmp_path, "merge", "1.json", "2.json", *merged)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert sorted(_junit_cases(tmp_path / "all.xml")) == sorted([*cases[0], *cases[1]])
-    assert "Vendor&gt;BnGrad" in (tmp_path / "all.html").read_text(encoding="utf-8")
-    # A mapping that does not fit the library: no verdict, one sentence.
-    (tmp_path / "vendor.toml").write_text(strict)
-    result = _judge(python, tmp_path, *flags)
-    assert result.returncode == 2
-    assert "GAMMA" in result.stderr and "Traceback" not in result.stderr
-
-
-def _junit_cases(path):
-    """But for what every shard lists: known divergences that it shows, signatures of the ops."""
-    found = ElementTree.parse(path).iter("testcase")
-    of_all = ("known divergences", "signatures")
-    return [case.get("name") for case in found if case.get("classname") not in of_all]
-
-
-@pytest.mark.long
-def test_without_a_library_it_says_that_there_are_no_ops(python, tmp_path):
-    result = _judge(python, tmp_path, "--cases=1")
-    assert result.returncode == 2
-    assert len(result.stderr.strip().splitlines()) == 1, result.stderr

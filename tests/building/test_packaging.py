@@ -174,7 +174,8 @@ def test_wheel_metadata(wheel):
         f"tf_bn_ops/lib/{name}"
         for name in (_loader.OP_LIBRARY, *_loader.COMPANIONS, _loader.BUILD_INFO, *xla)
     }
-    assert "tf_bn_ops/include/tf_bn_ops/ops.h" in names
+    more = {"tf_bn_ops/include/tf_bn_ops/ops.h", "tf_bn_ops/py.typed", "tf_bn_ops.pth"}
+    assert more <= {*names}
     assert not [name for name in names if name.startswith(("tests/", "tools/", "cc/"))]
 
 
@@ -204,32 +205,20 @@ def test_wheel_holds_every_file_of_the_package(wheel, tree):
 
 
 @needs_build_tools
-def test_build_isolation_is_seen_through(tree, tmp_path):
-    """pip shows a build its overlay by PYTHONPATH; the environment behind it counts."""
-    fake_tensorflow(tmp_path, "2.16.0")
-    code = "print(backend.find_tensorflow().version, backend.get_requires_for_build_wheel())"
-    output = backend(tree, code, PYTHONPATH=str(tmp_path))
-    assert output.split() == [_loader.build_info()["tensorflow_version"], "[]"]
-
-
-@needs_build_tools
 def test_tensorflow_is_a_build_requirement_where_there_is_none(tree, tmp_path):
-    python = bare_venv(tmp_path / "venv")
-    overlay = with_setuptools(tmp_path / "overlay")
+    """pip shows a build its overlay by PYTHONPATH; the environment behind it counts. A TensorFlow
+    that does not fit ends the build, rather than that another one is put beside or over it."""
+    overlay, python = with_setuptools(tmp_path / "overlay"), bare_venv(tmp_path / "venv")
     code = "print(*backend.get_requires_for_build_wheel(), sep='\\n')"
     output = backend(tree, code, python=str(python), PYTHONPATH=str(overlay))
     lines = (tree / "requirements" / "tensorflow.txt").read_text().splitlines()
     assert output.splitlines() == [line for line in lines if not line.startswith("#")]
-
-
-@needs_build_tools
-def test_unsupported_tensorflow_ends_the_build(tree, tmp_path):
-    """Rather than putting another one beside or over it."""
-    python = bare_venv(tmp_path / "venv")
+    fake_tensorflow(overlay, "2.16.0")
+    code = "print(backend.find_tensorflow().version, backend.get_requires_for_build_wheel())"
+    output = backend(tree, code, PYTHONPATH=str(overlay))
+    assert output.split() == [_loader.build_info()["tensorflow_version"], "[]"]
     fake_tensorflow(site_packages(python), "2.9.0")
     command = [sys.executable, "-c", "import backend; backend.get_requires_for_build_wheel()"]
     result = run(command, tree, PYTHONPATH="tools", TF_BN_OPS_PYTHON=str(python))
-    assert result.returncode == 1
-    assert "Traceback" not in result.stderr
-    assert "TensorFlow 2.9.0" in result.stderr
-    assert "2.16 to 2.22" in result.stderr
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    assert "TensorFlow 2.9.0" in result.stderr and "2.16 to 2.22" in result.stderr

@@ -81,19 +81,22 @@ def sees_the_environment(folder: pathlib.Path, *options: str, before: str = "") 
     return [word == "True" for word in result.stdout.split()]
 
 
-def test_an_ordinary_run_follows_the_environment(startup_file):
-    assert sees_the_environment(startup_file) == [True, True, True]
+RUNS = {
+    "ordinary": ((), "", True),
+    **{f"isolated by {option}": ((option,), "", False) for option in ("-I", "-E")},
+    **{
+        f"with the rights of another {who}": ((), f"os.{call}(65534, 0, 0)", False)
+        for who, call in (("user", "setresuid"), ("group", "setresgid"))
+    },
+}
 
 
-@pytest.mark.parametrize("option", ["-I", "-E"])
-def test_an_isolated_run_does_not(startup_file, option):
-    assert sees_the_environment(startup_file, option) == [False, False, False]
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give up the real user's rights")
-@pytest.mark.parametrize("call", ["os.setresuid(65534, 0, 0)", "os.setresgid(65534, 0, 0)"])
-def test_a_process_with_the_rights_of_another_user_does_not(startup_file, call):
-    assert sees_the_environment(startup_file, before=call) == [False, False, False]
+@pytest.mark.parametrize("how", RUNS)
+def test_an_ordinary_run_alone_follows_the_environment(startup_file, how):
+    options, before, follows = RUNS[how]
+    if before and os.geteuid() != 0:
+        pytest.skip("needs root, to give up the real user's rights")
+    assert sees_the_environment(startup_file, *options, before=before) == [follows] * 3
 
 
 def test_a_program_with_capabilities_does_not(monkeypatch):

@@ -39,11 +39,13 @@ def test_no_include_points_up():
         if file.suffix not in SOURCES:
             continue
         own = _folder(file.relative_to(ROOT), layers)
-        for name in re.findall(r'#include "([^"]+)"', file.read_text(encoding="utf-8")):
+        for name in re.findall(r'#include ["<]([^">]+)', file.read_text(encoding="utf-8")):
+            if name.startswith("tensorflow/"):
+                assert layers[own] <= layers["cc/ops"], f"{file.relative_to(ROOT)} includes {name}"
             included = PUBLIC / name if (PUBLIC / name).exists() else ROOT / name
             other = _folder(included.relative_to(ROOT), layers) if included.exists() else None
             if other is None:
-                continue  # Of TensorFlow, or beside the file.
+                continue  # Of others, or beside the file.
             seen += 1
             downwards = other == own or layers[other] > layers[own]
             assert downwards, f"{file.relative_to(ROOT)} includes {name}"

@@ -29,58 +29,23 @@ typename Op::Attrs ForwardAttributes() {
   return Attributes<Op>().ExponentialAvgFactor(0.25f);
 }
 
-// Prints the node of an op, whose outputs are members.
-template <typename Op>
-void Print(const Scope& scope, const Op& op, const Outputs& outputs) {
+// Prints the node of an op on constants, whose names say their order.
+template <typename Op, typename... Arguments>
+void Print(const Arguments&... arguments) {
+  const Scope scope = Scope::NewRootScope().WithOpName("node");
+  const Op op(scope, arguments...);
   Check(scope.status());
-  EXPECT(op.operation.num_outputs() == static_cast<int>(outputs.size()));
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    EXPECT(outputs[i] == op.operation.output(i));
-  }
   const tf::GraphDef graph = GraphOf(scope);
   for (const auto& node : graph.node()) {
     if (node.name() == "node") puts(tf::SummarizeNodeDef(node).c_str());
   }
 }
 
-// An op on constants, whose names say their order, with attributes and without.
-template <typename Op, typename OutputsOf, typename... Inputs>
-void PrintBoth(const typename Op::Attrs& attrs, const OutputsOf& outputs_of,
-               const Inputs&... inputs) {
-  const Scope scope = Scope::NewRootScope().WithOpName("node");
-  const Op with_defaults(scope, inputs...);
-  Print(scope, with_defaults, outputs_of(with_defaults));
-  const Scope other = Scope::NewRootScope().WithOpName("node");
-  const Op op(other, inputs..., attrs);
-  Print(other, op, outputs_of(op));
-}
-
-template <typename Op>
-void PrintGradient() {
-  const tf::Tensor x = Filled({1, 2, 2, 2}, 1), v = Filled({2}, 1);
-  PrintBoth<Op>(
-      Attributes<Op>(),
-      [](const Op& op) {
-        return Outputs{op.x_backprop, op.scale_backprop, op.offset_backprop,
-                       op.reserve_space_3, op.reserve_space_4};
-      },
-      x, x, v, v, v);
-}
-
-template <typename Op>
-void PrintForward() {
-  const tf::Tensor x = Filled({1, 2, 2, 2}, 1), v = Filled({2}, 1);
-  PrintBoth<Op>(
-      ForwardAttributes<Op>(),
-      [](const Op& op) {
-        Outputs outputs = {op.y, op.batch_mean, op.batch_variance,
-                           op.reserve_space_1, op.reserve_space_2};
-        if constexpr (std::is_same_v<Op, bn::FusedBatchNormV3>) {
-          outputs.push_back(op.reserve_space_3);
-        }
-        return outputs;
-      },
-      x, v, v, v, v);
+// With attributes and without.
+template <typename Op, typename... Inputs>
+void PrintBoth(const typename Op::Attrs& attrs, const Inputs&... inputs) {
+  Print<Op>(inputs...);
+  Print<Op>(inputs..., attrs);
 }
 
 // What goes wrong must end in the status of the scope, in the same way.
@@ -120,19 +85,18 @@ int Run() {
   CheckErrors();
   EXPECT(Overload(bn::FusedBatchNormGradV3::Attrs()) == 3);
   EXPECT(Overload(bn::FusedBatchNormV3::Attrs()) == 4);
-  PrintForward<bn::FusedBatchNorm>();
-  PrintForward<bn::FusedBatchNormV2>();
-  PrintForward<bn::FusedBatchNormV3>();
-  PrintGradient<bn::FusedBatchNormGrad>();
-  PrintGradient<bn::FusedBatchNormGradV2>();
-  using V3 = bn::FusedBatchNormGradV3;
   const tf::Tensor x = Filled({1, 2, 2, 2}, 1), v = Filled({2}, 1);
-  PrintBoth<V3>(
-      Attributes<V3>(),
-      [](const V3& op) {
-        return Outputs{op.x_backprop, op.scale_backprop, op.offset_backprop,
-                       op.reserve_space_4, op.reserve_space_5};
-      },
-      x, x, v, v, v, v);
+  using V1 = bn::FusedBatchNorm;
+  PrintBoth<V1>(ForwardAttributes<V1>(), x, v, v, v, v);
+  using V2 = bn::FusedBatchNormV2;
+  PrintBoth<V2>(ForwardAttributes<V2>(), x, v, v, v, v);
+  using V3 = bn::FusedBatchNormV3;
+  PrintBoth<V3>(ForwardAttributes<V3>(), x, v, v, v, v);
+  using Grad = bn::FusedBatchNormGrad;
+  PrintBoth<Grad>(Attributes<Grad>(), x, x, v, v, v);
+  using GradV2 = bn::FusedBatchNormGradV2;
+  PrintBoth<GradV2>(Attributes<GradV2>(), x, x, v, v, v);
+  using GradV3 = bn::FusedBatchNormGradV3;
+  PrintBoth<GradV3>(Attributes<GradV3>(), x, x, v, v, v, v);
   return 0;
 }

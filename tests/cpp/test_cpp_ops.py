@@ -66,45 +66,29 @@ def test_loading_is_explicit_and_idempotent(run_client):
     assert after == "0 "
 
 
-@pytest.mark.parametrize("by_variable", [False, True])
-@pytest.mark.parametrize("folder", [False, True])
-def test_loading_by_path(run_client, folder, by_variable):
-    path = tf_bn_ops.get_lib() if folder else tf_bn_ops.library_path()
-    if by_variable:
-        result = run_client("load", TF_BN_OPS_LIBRARY=path)
-    else:
-        result = run_client("load", path, TF_BN_OPS_LIBRARY="/nonexistent")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines()[1] == "0 "
+def test_loading_by_path(run_client, tmp_path):
+    def told(*path, **how):
+        return run_client("load", *path, **how).stdout.splitlines()[1]
 
-
-def test_loading_what_is_missing_or_no_op_library(run_client, tmp_path):
-    missing = run_client("load", tmp_path / "missing.so").stdout.splitlines()[1]
-    assert missing == (
-        f"{int(tf.errors.NOT_FOUND)} {tmp_path}/missing.so does not exist: pass the path of one "
-        "to tf_bn_ops::LoadOpLibrary()"
-    )
-    variable = run_client("load", TF_BN_OPS_LIBRARY="/nonexistent").stdout
-    assert "TF_BN_OPS_LIBRARY" in variable.splitlines()[1]
-    (tmp_path / "text.so").write_text("no library")
-    text = run_client("load", tmp_path / "text.so").stdout.splitlines()[1]
-    assert text.startswith(f"{int(tf.errors.FAILED_PRECONDITION)} {tmp_path}/text.so cannot be ")
-    assert f"TensorFlow {tf.__version__}" in text
-    empty = run_client("load", tmp_path).stdout.splitlines()[1]
-    assert f"{tmp_path}/libtf_bn_ops.so does not exist" in empty
-    core = run_client("load", f"{tf_bn_ops.get_lib()}/libtf_bn_ops_core.so").stdout
-    assert "holds no ops of tf_bn_ops" in core.splitlines()[1]
-
-
-def test_a_bare_name_is_a_file_of_this_folder(run_client, tmp_path):
-    """And none that the dynamic loader finds elsewhere."""
     lib, name = tf_bn_ops.get_lib(), "libtf_bn_ops.so"
-    for folder, code in ((lib, 0), (tmp_path, int(tf.errors.NOT_FOUND))):
-        told = run_client("load", name, cwd=folder, LD_LIBRARY_PATH=lib).stdout
-        assert told.splitlines()[1].startswith(f"{code} "), told
-    (tmp_path / name).write_text("no library")  # What is tested and what is loaded is one.
-    told = run_client("load", name, cwd=tmp_path, LD_LIBRARY_PATH=lib).stdout
-    assert f"./{name} cannot be loaded" in told.splitlines()[1]
+    for path in (lib, tf_bn_ops.library_path()):
+        assert told(TF_BN_OPS_LIBRARY=path) == "0 "
+        assert told(path, TF_BN_OPS_LIBRARY="/nonexistent") == "0 "
+    not_found = f"{int(tf.errors.NOT_FOUND)} {tmp_path}"
+    assert told(tmp_path / "missing.so") == (
+        f"{not_found}/missing.so does not exist: pass the path of one to tf_bn_ops::LoadOpLibrary()"
+    )
+    assert told(tmp_path).startswith(f"{not_found}/{name} does not exist")
+    assert "TF_BN_OPS_LIBRARY" in told(TF_BN_OPS_LIBRARY="/nonexistent")
+    assert "holds no ops of tf_bn_ops" in told(f"{lib}/libtf_bn_ops_core.so")
+    # A bare name is a file of this folder, and none that the dynamic loader finds elsewhere.
+    assert told(name, cwd=lib, LD_LIBRARY_PATH=lib) == "0 "
+    assert f"{name} does not exist" in told(name, cwd=tmp_path, LD_LIBRARY_PATH=lib)
+    (tmp_path / name).write_text("no library")
+    assert f"./{name} cannot be loaded" in told(name, cwd=tmp_path, LD_LIBRARY_PATH=lib)
+    text = told(tmp_path / name)
+    assert text.startswith(f"{int(tf.errors.FAILED_PRECONDITION)} {tmp_path}/{name} cannot be ")
+    assert f"TensorFlow {tf.__version__}" in text
 
 
 @pytest.mark.long
@@ -113,10 +97,13 @@ def test_the_documented_commands_compile_the_example(repo_root, tmp_path):
     code = re.search(r"^```sh\n(.*?)^```", (repo_root / "docs/cpp.md").read_text(), re.S | re.M)[1]
     shutil.copy(repo_root / "examples" / "graph_construction.cc", tmp_path)
     (tmp_path / "bin").mkdir()
-    python = tmp_path / "bin" / "python"
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-    python.chmod(0o755)
-    path = f"{python.parent}:{os.environ['PATH']}"
+    # Without optimization, which is most of the time.
+    for name, words in (("python", ""), ("g++", " -O0")):
+        program = tmp_path / "bin" / name
+        found = sys.executable if name == "python" else shutil.which(name)
+        program.write_text(f'#!/bin/sh\nexec "{found}" "$@"{words}\n')
+        program.chmod(0o755)
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
     how = {"PATH": path, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     result = run(["bash", "-e", "-c", code + "./graph_construction"], tmp_path, **how)
     assert result.returncode == 0, result.stderr

@@ -54,11 +54,14 @@ def blocks(page: pathlib.Path) -> list[Block]:
 
 
 def blocks_in(*languages: str) -> list:
-    """(file, number, block) of every block in these languages that is to be run here."""
+    """(file, number, block) of every block in these languages that is to be run here; of sh, what
+    is a command within a line, too."""
     found = []
     for page in PAGES:
         name = page.relative_to(ROOT)
-        for i, block in enumerate(blocks(page)):
+        text = page.read_text("utf-8") if "sh" in languages else ""
+        inline = re.findall(r"`(python -m tf_bn_ops [a-z][^`]*)`", text)
+        for i, block in enumerate([*blocks(page), *(Block("sh", code, "") for code in inline)]):
             if block.language in languages and not block.remark:
                 found.append(pytest.param(block.code, id=f"{name}-{i}"))
     return found

@@ -20,7 +20,7 @@ import dataclasses
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 if __name__ == "__main__":
@@ -135,7 +135,7 @@ class Graph:
             return self._block(x)
         version = contextlib.nullcontext()
         if self.in_session and self._depth == 0 and draw.has("v1 control flow", 0.5):
-            version = _control_flow_v1()
+            version = control_flow_v1()
         with version:
             y = {"cond": self._cond, "while": self._while, "function": self._function}[kind](x)
         y.set_shape(x.shape)
@@ -299,7 +299,7 @@ class Graph:
 
 
 @contextlib.contextmanager
-def _control_flow_v1() -> Iterator[None]:
+def control_flow_v1() -> Iterator[None]:
     v1.disable_control_flow_v2()
     try:
         yield
@@ -314,17 +314,14 @@ def _device(is_named: bool) -> Any:
 # ---- Ways to run them ----------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def optimizer() -> Iterator[list[int]]:
-    """Runs the graph optimizer; how many places it has fused is appended to the list."""
-    library = _graph_fusion.library()
-    library.tfbn_enable_graph_fusion(1)
-    before, counts = _graph_fusion.fused_so_far(), []
+def counted(call: Callable[[], Any], is_on: bool = True) -> tuple[Any, int]:
+    """A result with the graph optimizer on or off, and how many places were fused."""
+    _graph_fusion.set_enabled(is_on)
+    before = _graph_fusion.fused_so_far()
     try:
-        yield counts
+        return call(), _graph_fusion.fused_so_far() - before
     finally:
-        library.tfbn_enable_graph_fusion(0)
-        counts.append(_graph_fusion.fused_so_far() - before)
+        _graph_fusion.set_enabled(False)
 
 
 @dataclasses.dataclass
@@ -416,9 +413,8 @@ def _in_sessions(draws: list[Draw], data: int, result: Result) -> None:
     with tf.Graph().as_default() as fused:
         tf.import_graph_def(fused_def, name="")
     result.compare("rewrite.fuse, session", graphs, run(fused, feeds[:1])[0], want, nudged)
-    with optimizer() as counts:
-        runs = run(graph, feeds[:1] * 2)
-    result.fused["sessions"] += counts[0]
+    runs, count = counted(lambda: run(graph, feeds[:1] * 2))
+    result.fused["sessions"] += count
     for time, got in enumerate(runs):
         result.compare(f"optimizer, run {time + 1} of the session", graphs, got, want, nudged)
 
@@ -428,13 +424,7 @@ def _in_functions(draws: list[Draw], data: int, result: Result) -> None:
     inputs, *others = [[tf.constant(x) for x in each] for each in inputs_of(graphs, data)]
     signature = [tf.TensorSpec(graph.declared) for graph in graphs]
 
-    def make(graphs: list[Graph], tapes_inside: bool) -> Any:
-        @tf.function(autograph=False, input_signature=signature)
-        def forward(*inputs: tf.Tensor) -> Any:
-            for graph, x in zip(graphs, inputs, strict=True):
-                graph.build(x)
-            return [graph.outputs for graph in graphs]
-
+    def make(graphs: list[Graph]) -> Any:
         @tf.function(autograph=False, input_signature=signature)
         def step(*inputs: tf.Tensor) -> Any:
             results = []
@@ -449,33 +439,17 @@ def _in_functions(draws: list[Draw], data: int, result: Result) -> None:
                 results.append([each for each in graph.outputs + backprops if each is not None])
             return results
 
-        if tapes_inside:
-            return step
+        return step
 
-        def outside(*inputs: tf.Tensor) -> Any:
-            with tf.GradientTape() as tape:
-                tape.watch(inputs)
-                results = forward(*inputs)
-                ys = [outputs[-1] for outputs in results]
-            cotangents = [tf.cos(3 * y) for y in ys]
-            backprops = tape.gradient(ys, inputs, cotangents)
-            return [[*outputs, each] for outputs, each in zip(results, backprops, strict=True)]
-
-        return outside
-
-    tapes_inside = draws[0].index // BATCH % 8 != 7
-    plain = make(graphs, tapes_inside)
+    plain = make(graphs)
     want = plain(*inputs)
     nudged = [plain(*each) for each in others]
-    if tapes_inside:
-        concrete = plain.get_concrete_function()
-        fused, report = rewrite._fused(concrete, None, [])
-        result.report("rewritten functions", report)
-        result.compare("rewrite.fuse, function", graphs, fused(*inputs), want, nudged)
-    with optimizer() as counts:
-        again = [Graph(draw.again(), in_session=False) for draw in draws]
-        got = make(again, tapes_inside)(*inputs)
-    result.fused["functions"] += counts[0]
+    fused, report = rewrite._fused(plain.get_concrete_function(), None, [])
+    result.report("rewritten functions", report)
+    result.compare("rewrite.fuse, function", graphs, fused(*inputs), want, nudged)
+    again = [Graph(draw.again(), in_session=False) for draw in draws]
+    got, count = counted(lambda: make(again)(*inputs))
+    result.fused["functions"] += count
     result.compare("optimizer, function", graphs, got, want, nudged)
 
 
@@ -537,17 +511,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--graphs", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="index of the first graph")
     parser.add_argument("--only", type=int, help="index of the only graph")
     arguments = parser.parse_args()
-    if arguments.only is not None:
-        arguments.graphs, arguments.first = 1, arguments.only
-    result, failures = run(arguments.graphs, arguments.seed, arguments.first)
+    first, number = (0, arguments.graphs) if arguments.only is None else (arguments.only, 1)
+    result, failures = run(number, arguments.seed, first)
     for kind, count in sorted(result.fused.items()):
         print(f"fused: {count:6} in {kind}")
     for reason, count in result.refused.most_common():
         print(f"refused: {count:4} {reason}")
-    print(f"{arguments.graphs} graphs, seed {arguments.seed}: {len(failures)} failed")
+    print(f"{number} graphs, seed {arguments.seed}: {len(failures)} failed")
     for text in failures:
         print(text)
     return bool(failures)

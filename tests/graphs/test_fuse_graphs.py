@@ -5,31 +5,23 @@ What is fused and refused is specified in test_fuse.py; the rules are the same c
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import shutil
 from collections.abc import Callable
 from typing import Any
 
 import forked
 import pytest
 import tensorflow as tf
-from build_helpers import build_op_library
+from random_graphs import counted
 from test_fuse import SHAPES, VECTORS, assert_close, data, norm
 from test_saved_models import SmallResNet
 
 import tf_bn_ops
-from tf_bn_ops import _graph_fusion
+from tf_bn_ops import _graph_fusion, _loader
 
 SHAPE = SHAPES["NHWC"]
-
-
-def counted(call: Callable[[], Any], is_on: bool = True) -> tuple[Any, int]:
-    """A result with the optimizer on or off, and how many places were fused."""
-    _graph_fusion.set_enabled(is_on)
-    before = _graph_fusion.fused_so_far()
-    try:
-        return call(), _graph_fusion.fused_so_far() - before
-    finally:
-        _graph_fusion.set_enabled(False)
 
 
 def train(batch: int | None) -> list[float]:
@@ -180,43 +172,14 @@ def test_behind_onednns_remapper():
     forked.call(train_enabled, TF_ENABLE_ONEDNN_OPTS="1")
 
 
-OTHER_PLUG_IN = """
-#include "tensorflow/core/grappler/grappler_item.h"
-#include "tensorflow/core/grappler/optimizers/custom_graph_optimizer_registry.h"
-
-namespace grappler = tensorflow::grappler;
-
-struct Nothing : grappler::CustomGraphOptimizer {
-  std::string name() const override { return "Nothing"; }
-  bool UsesFunctionLibrary() const override { return false; }
-  absl::Status Init(const tensorflow::RewriterConfig_CustomGraphOptimizer*) override {
-    return absl::OkStatus();
-  }
-  absl::Status Optimize(grappler::Cluster*, const grappler::GrapplerItem& item,
-                        tensorflow::GraphDef* graph) override {
-    *graph = item.graph;
-    return absl::OkStatus();
-  }
-};
-
-const bool registered = [] {
-  grappler::ConfigList configs(false, {});
-  grappler::PluginGraphOptimizerRegistry::RegisterPluginOptimizerOrDie(
-      [] { return new Nothing; }, "CPU", configs);
-  return true;
-}();
-"""
-
-
 def enable_behind(other: str) -> tuple[str, ...]:
-    tf.load_library(other)
+    tf_bn_ops.load()
+    assert ctypes.CDLL(other).tfbn_enable_graph_fusion(1) == 0
     return tf_bn_ops.enable(kernels=False, keras=False).refusals
 
 
-@pytest.mark.long
 def test_another_plug_in_for_cpus_is_one_sentence(tmp_path):
-    """TensorFlow would end the process."""
-    (tmp_path / "plug_in.cc").write_text(OTHER_PLUG_IN)
-    library = build_op_library(tmp_path / "plug_in.cc")
-    (sentence,) = forked.call(enable_behind, str(library))
+    """TensorFlow would end the process. The other one is a copy of this library's."""
+    other = shutil.copy(_loader.installation().path(_loader.OPTIMIZER_LIBRARY), tmp_path)
+    (sentence,) = forked.call(enable_behind, str(other))
     assert "another plug-in" in sentence

@@ -8,7 +8,7 @@ import random_graphs
 
 @pytest.mark.long
 def test_random_graphs():
-    result, failures = random_graphs.run(240, seed=0)
+    result, failures = random_graphs.run(120, seed=0)
     assert not failures, "\n".join(failures)
     # A share of them is fused, in each way: nothing is shown by graphs that stay as they are.
     assert set(result.fused) == {
@@ -19,7 +19,7 @@ def test_random_graphs():
         "rewritten graphs, forward",
         "sessions",
     }
-    assert min(result.fused.values()) >= 48, result.fused
+    assert min(result.fused.values()) >= 24, result.fused
     assert sum(result.fused.values()) >= sum(result.refused.values())
 
 

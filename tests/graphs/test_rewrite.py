@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
+from random_graphs import control_flow_v1
 
 import tf_bn_ops
 from tf_bn_ops import rewrite
@@ -112,15 +113,13 @@ def test_a_rewritten_graph_runs():
 @pytest.mark.parametrize("name", ["graph.pb", "graph.pbtxt"])
 def test_graph_def_files(tmp_path, name):
     graph_def = make_graph_def()
-    text = name.endswith(".pbtxt")
-    data = (
-        text_format.MessageToString(graph_def).encode() if text else graph_def.SerializeToString()
-    )
-    (tmp_path / name).write_bytes(data)
+    tf.io.write_graph(graph_def, str(tmp_path), name, as_text=name.endswith(".pbtxt"))
     assert rewrite.to_shim(tmp_path / name, tmp_path / f"new_{name}") == 6
-    data = (tmp_path / f"new_{name}").read_bytes()
-    parse = (lambda d: text_format.Parse(d, tf.compat.v1.GraphDef())) if text else None
-    written = parse(data) if parse else tf.compat.v1.GraphDef.FromString(data)
+    data, written = (tmp_path / f"new_{name}").read_bytes(), tf.compat.v1.GraphDef()
+    if name.endswith(".pbtxt"):
+        text_format.Parse(data, written)
+    else:
+        written.ParseFromString(data)
     assert written == rewrite.to_shim(graph_def)
 
 
@@ -314,20 +313,14 @@ def test_ex_becomes_ops_of_tensorflow(attrs, adds, in_function):
 
 def test_ex_in_a_while_loop_of_a_session():
     """Constants that the expansion adds are in the frame of the loop."""
-    vectors = [tf.ones([3])] * 4
-    with tf.Graph().as_default() as graph:
-        tf.compat.v1.disable_control_flow_v2()
-        try:
-            x = tf.constant(batch())
-            vectors = [tf.ones([3])] * 4
-            attrs = {"bessel_correction": False, "exponential_avg_factor": 0.25}
-            _, y, variance = tf.while_loop(
-                lambda i, *_: i < 3,
-                lambda i, x, v: (i + 1, *make_ex(x, [*vectors[:3], v], **attrs)[::2][:2]),
-                (0, x, tf.ones([3])),
-            )
-        finally:
-            tf.compat.v1.enable_control_flow_v2()
+    with tf.Graph().as_default() as graph, control_flow_v1():
+        x, vectors = tf.constant(batch()), [tf.ones([3])] * 3
+        attrs = {"bessel_correction": False, "exponential_avg_factor": 0.25}
+        _, y, variance = tf.while_loop(
+            lambda i, *_: i < 3,
+            lambda i, x, v: (i + 1, *make_ex(x, [*vectors, v], **attrs)[::2][:2]),
+            (0, x, tf.ones([3])),
+        )
         fetches = [y.name, variance.name]
     results = []
     for each in (graph.as_graph_def(), rewrite.to_builtin(graph.as_graph_def())):

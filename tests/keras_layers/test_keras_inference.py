@@ -5,6 +5,7 @@ The reference is Keras' model of the same weights.
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import forked
@@ -98,12 +99,12 @@ OF_HALF = [name for name in ACTIVATIONS if name != "sparsemax"]
         pytest.param("float32", True, ["relu", "tanh", "mish"], id="some"),
         *(
             pytest.param(dtype, onednn, names, marks=pytest.mark.long, id=f"{dtype}, {onednn}")
-            for dtype, names in (
-                ("float32", ACTIVATIONS),
-                ("mixed_float16", OF_HALF),
-                ("mixed_bfloat16", ACTIVATIONS),
+            for dtype, onednn, names in (
+                ("float32", False, ACTIVATIONS),
+                ("float32", True, ACTIVATIONS),
+                ("mixed_float16", True, OF_HALF),
+                ("mixed_bfloat16", True, ACTIVATIONS),
             )
-            for onednn in (False, True)
         ),
     ],
 )
@@ -137,13 +138,18 @@ BEFORE = {
 }
 
 
-def lite_ops(model, folder) -> list[str]:
+def lite(model, folder, x) -> tuple[list[str], np.ndarray]:
+    """The ops of a model, converted, and what they compute of x."""
     model.export(str(folder), verbose=False)
     content = tf.lite.TFLiteConverter.from_saved_model(str(folder)).convert()
     interpreter = tf.lite.Interpreter(model_content=content)
+    (given,), (result,) = interpreter.get_input_details(), interpreter.get_output_details()
+    interpreter.resize_tensor_input(given["index"], x.shape)
     interpreter.allocate_tensors()
+    interpreter.set_tensor(given["index"], x)
+    interpreter.invoke()
     ops = [details["op_name"] for details in interpreter._get_ops_details()]
-    return [op for op in ops if op != "DELEGATE"]
+    return [op for op in ops if op != "DELEGATE"], interpreter.get_tensor(result["index"])
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -152,8 +158,36 @@ def test_converters_fold_it_into_the_layer_before(tmp_path, name):
     shape, make = BEFORE[name]
     model = keras.Sequential([keras.Input(shape), make(), KERAS_LAYER(), layers.ReLU()])
     randomize(model)
-    theirs = lite_ops(model, tmp_path / "theirs")
-    assert lite_ops(replace_batch_norm(model), tmp_path / "ours") == theirs
+    x = random(2, *shape)
+    theirs, _ = lite(model, tmp_path / "theirs", x)
+    ours, y = lite(replace_batch_norm(model), tmp_path / "ours", x)
+    assert ours == theirs
+    np.testing.assert_allclose(y, model(x), rtol=1e-4, atol=1e-5)
+
+
+TO_ONNX = """
+import runpy, sys, numpy as np, onnxruntime
+folder = sys.argv[1]
+sys.argv[1:] = ["--saved-model", f"{folder}/exported", "--output", f"{folder}/model.onnx"]
+runpy.run_module("tf2onnx.convert", run_name="__main__")
+data = np.load(f"{folder}/data.npz")
+session = onnxruntime.InferenceSession(f"{folder}/model.onnx", providers=["CPUExecutionProvider"])
+(y,) = session.run(None, {session.get_inputs()[0].name: data["x"]})
+np.testing.assert_allclose(y, data["y"], rtol=1e-4, atol=1e-5)
+"""
+
+
+@pytest.mark.long
+def test_an_exported_model_becomes_onnx(tmp_path):
+    for name in ("tf2onnx", "onnxruntime"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"needs {name} (requirements/dev.txt)")
+    model, x = infers(KERAS_LAYER()), random(4, 6, 6, 3)
+    randomize(model)
+    replace_batch_norm(model)
+    np.savez(tmp_path / "data.npz", x=x, y=model(x))
+    by_model(model, str(tmp_path / "exported"))
+    forked.output(TO_ONNX, tmp_path)
 
 
 # ---- Exported ------------------------------------------------------------------------------------
@@ -227,7 +261,11 @@ assert "tf_bn_ops" not in sys.modules
 @pytest.mark.parametrize(
     "kinds",
     [
-        [("layer", with_batch_statistics, by_model), ("layer", with_side_input, by_model)],
+        [
+            ("layer", with_batch_statistics, by_model),
+            ("layer", with_side_input, by_model),
+            ("synchronized", infers, by_model),
+        ],
         pytest.param(
             [
                 ("layer", with_batch_statistics, by_archive),
@@ -245,7 +283,9 @@ assert "tf_bn_ops" not in sys.modules
 def test_exported_models_load_without_this_library(tmp_path, kinds):
     x = random(4, 6, 6, 3)
     for way, make, export in kinds:
-        model = make(BatchNormalization() if way == "layer" else KERAS_LAYER())
+        synchronized = BatchNormalization(synchronized=True, activation="relu")
+        norms = {"layer": BatchNormalization(), "synchronized": synchronized}
+        model = make(norms.get(way, KERAS_LAYER()))
         randomize(model)
         folder = tmp_path / f"{way} {make.__name__} {export.__name__}"
         folder.mkdir()

@@ -49,10 +49,6 @@ def last_words(code: str, *path: pathlib.Path) -> str:
     return result.stderr.splitlines()[-1]
 
 
-def test_load_is_done_once():
-    assert _loader.load() is _loader.load()
-
-
 def test_build_info_names_the_tensorflow():
     built_for = _loader.build_info()["tensorflow_version"]
     assert built_for.split(".")[:2] == tensorflow_version().split(".")[:2]
@@ -175,33 +171,23 @@ def test_library_of_another_machine(other_build):
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
-def test_undefined_symbol(other_build, tmp_path):
-    source = tmp_path / "undefined.cc"
-    source.write_text("void gone_since_last_version(); int use = (gone_since_last_version(), 0);\n")
+@pytest.mark.parametrize("missing", ["symbol", "library"])
+def test_library_that_needs_what_is_missing(other_build, tmp_path, missing):
+    """As one that was built against a TensorFlow whose functions or libraries have other names."""
+    framework, source = tmp_path / "libtensorflow_framework.so.1", tmp_path / "source.cc"
+    link = ["g++", "-shared", "-fPIC", "-Wl,--no-as-needed", source, "-o"]
+    source.write_text("void gone(); int use = (gone(), 0);\n")
+    subprocess.run([*link, framework], check=True)
     library = other_build / _loader.OP_LIBRARY
     library.unlink()
-    subprocess.run(["g++", "-shared", "-fPIC", "-o", library, source], check=True)
-    message = refusal()
-    assert "undefined symbol" in message
-    assert "gone_since_last_version" in message
-    assert "rebuild it" in message
-
-
-@pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
-def test_library_that_needs_another_that_is_missing(other_build, tmp_path):
-    """As an op library that was built against a TensorFlow whose libraries have other names."""
-    source = tmp_path / "empty.cc"
-    source.write_text("")
-    framework = tmp_path / "libtensorflow_framework.so.1"
-    library = other_build / _loader.OP_LIBRARY
-    library.unlink()
-    subprocess.run(["g++", "-shared", "-o", framework, source], check=True)
-    subprocess.run(
-        ["g++", "-shared", "-Wl,--no-as-needed", "-o", library, source, framework], check=True
-    )
+    needed = [framework] if missing == "library" else []
+    subprocess.run([*link, library, *needed], check=True)
     framework.unlink()
     message = refusal()
-    assert "libtensorflow_framework.so.1: cannot open shared object file" in message
+    if missing == "library":
+        assert "libtensorflow_framework.so.1: cannot open shared object file" in message
+    else:
+        assert "undefined symbol" in message and "gone" in message
     assert "rebuild it" in message
 
 
@@ -263,9 +249,9 @@ def test_the_kernels_of_a_package_for_several_are_found_without_tensorflow(
         _loader.library_path()
 
 
-def test_the_installation_is_one_value():
+def test_the_installation_is_one_value_and_loaded_once():
     here = _loader.installation()
-    assert _loader.installation() is here
+    assert _loader.installation() is here and _loader.load() is _loader.load()
     assert here.tensorflow is not None
     assert here.tensorflow.version == tensorflow_version()
     assert here.build["tensorflow_distribution"] == here.tensorflow.owner

@@ -15,7 +15,6 @@ import typing
 
 import pytest
 
-import tf_bn_ops
 from tf_bn_ops.spec import DATA_FORMATS, DataFormat
 
 # Every line with an error, and no other, is one to mypy and to pyright (VS Code's Pylance).
@@ -111,10 +110,6 @@ def test_type_checkers_report_wrong_fields_formats_and_names(errors_of, repo_roo
     lines = enumerate(PROGRAM.splitlines(), start=1)
     wanted = {number for number, line in lines if line.endswith("# error")}
     assert errors_of(repo_root, program) == wanted
-
-
-def test_the_package_says_that_it_is_typed():
-    assert (pathlib.Path(tf_bn_ops.__file__).parent / "py.typed").is_file()
 
 
 def test_types_say_what_the_specs_say():

@@ -124,39 +124,3 @@ def on_a_remote_worker(done: str) -> None:
 def test_op_on_the_device_of_a_remote_worker(tmp_path):
     for process in forked.cluster(on_a_remote_worker, str(tmp_path / "done"), workers=2):
         assert process.returncode == 0, process.stderr[-3000:]
-
-
-def fit_kinds(strategy: Any) -> list[dict[str, Any]]:
-    """Keras' layer and ours, on replicas that normalize by their own statistics, and keep moving
-    statistics of their own."""
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(1, 2, (8, 6, 6, 3)), rng.normal(size=(8, 1))
-    results = []
-    for kind in (keras.layers.BatchNormalization, tf_bn_ops.keras.BatchNormalization):
-        keras.utils.set_random_seed(0)
-        with strategy.scope():
-            layer, convolution = kind(momentum=0.8), keras.layers.Conv2D(4, 3)
-            rest = [keras.layers.ReLU(), keras.layers.Flatten(), keras.layers.Dense(1)]
-            model = keras.Sequential([keras.Input((6, 6, 3)), convolution, layer, *rest])
-            model.compile(keras.optimizers.SGD(0.01), "mse")
-        history = model.fit(x, y, batch_size=4, epochs=3, shuffle=False, verbose=0).history
-        statistics = [variable.value for variable in layer.non_trainable_weights]
-        results.append(
-            {
-                "loss": history["loss"],
-                "of replicas": [[v.numpy().tolist() for v in each.values] for each in statistics],
-                "aggregation": [str(each.aggregation) for each in statistics],
-            }
-        )
-    return results
-
-
-@pytest.mark.long
-def test_replicas_keep_moving_statistics_as_with_keras_layer():
-    ((theirs, ours),) = replica_processes.run(fit_kinds, replicas=2)
-    assert ours["aggregation"] == theirs["aggregation"]
-    np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-4)
-    # Means of about 0.1: absolute.
-    np.testing.assert_allclose(ours["of replicas"], theirs["of replicas"], atol=1e-4)
-    first, second = np.moveaxis(ours["of replicas"], 1, 0)
-    assert not np.allclose(first, second, atol=1e-2)
