@@ -79,10 +79,12 @@ def test_conformance_cases(both):
 
 
 def test_keras_layer_xla_and_statistics_of_replicas():
-    found = json.loads(emulated.run_python(str(emulated.ROOT / "tests/aarch64/in_tensorflow.py")))
-    # Keras sums 200 float32 numbers, of which each sum is rounded by 6e-8.
-    assert found.pop("layer") < 200 * 6e-8
-    assert found == {"xla": True, "gather_stats": True}
+    """Some of the tests of this machine; BatchNormGatherStats has no conformance case."""
+    emulated.run_python(
+        "-m", "pytest", "-q", "-p", "no:cacheprovider",
+        "-k", "chain_of_keras or compiled_by_xla or gathered_statistics",
+        "tests/keras_layers/test_keras.py", "tests/ops/test_split_ops.py",
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,7 @@ def test_library_of_a_vendor_is_judged_where_ours_is_not(wheel, tmp_path):
     without = judge("--cases=1")
     assert without.returncode == 2
     assert len(without.stderr.strip().splitlines()) == 1, without.stderr
-    library = build_op_library(THIRD_PARTY / "bn_grad_ops.cc")
+    library = build_op_library(THIRD_PARTY / "vendor.cc")
     for op, status in (("StatelessBnGrad", 0), ("UnwrittenTailBnGrad", 1)):
         mapped = (f"--library={library}", f"--map={op}=FusedBatchNormGradV2", "--dtypes=float32")
         flags = ("--kinds=relations", "--cases=20", "--execution_modes=poison", "--shrink=0")

@@ -1,1 +1,14 @@
-"""Makes the helpers of this folder importable from those below: pytest adds a conftest's folder."""
+"""What tests below this folder share; pytest makes the helpers here importable for them."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from build_helpers import build_op_library
+
+
+@pytest.fixture(scope="session")
+def library() -> pathlib.Path:
+    """Ops and a device of another library."""
+    return build_op_library(pathlib.Path(__file__).resolve().parent / "third_party" / "vendor.cc")

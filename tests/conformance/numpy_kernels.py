@@ -285,17 +285,26 @@ class KernelRunner:
         pass
 
 
-def answer(kernel: Callable[..., Kernel], case: Case, values: Mapping[str, np.ndarray]) -> Answer:
-    """What an op with this kernel answers."""
-    dy, x = (spec.as_view(values[role], case.layout) for role in ("y_backprop", "x"))
+def outputs(
+    kernel: Callable[..., Kernel], case: Case, values: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """By role, of inputs by role, both as views."""
+    dy, x = values["y_backprop"], values["x"]
     with np.errstate(all="ignore"):
         x_backprop, scale, offset = kernel(
             case, dy, x, *(values[role].copy() for role in ("scale", "mean", "variance"))
         ).run()
-    by_role = {
-        "x_backprop": x_backprop.astype(dy.dtype).reshape(case.shape),
+    return {
+        "x_backprop": x_backprop.astype(dy.dtype),
         "scale_backprop": scale,
         "offset_backprop": offset,
         "placeholder": np.zeros(0, scale.dtype),
     }
+
+
+def answer(kernel: Callable[..., Kernel], case: Case, values: Mapping[str, np.ndarray]) -> Answer:
+    """What an op with this kernel answers."""
+    views = {role: spec.as_view(values[role], case.layout) for role in ("y_backprop", "x")}
+    by_role = outputs(kernel, case, {**values, **views})
+    by_role["x_backprop"] = by_role["x_backprop"].reshape(case.shape)
     return Answer([by_role[arg.role] for arg in case.spec.outputs])

@@ -116,15 +116,15 @@ def test_unknown_name_is_one_sentence():
 
 
 @pytest.mark.long
-def test_three_mutants_are_caught_and_the_unchanged_kernels_pass():
-    names = ("epsilon-rounded-to-float", "tail-of-segments-not-summed", "rest-of-the-mean-dropped")
+def test_two_mutants_are_caught_and_the_unchanged_kernels_pass():
+    names = ("epsilon-rounded-to-float", "rest-of-the-mean-dropped")
     result = _run(*names)
     assert result.returncode == 0, result.stdout + result.stderr
     for name in names:
         assert re.search(rf"^{name} +\d+  ", result.stdout, re.M)
     assert re.search(r"^\(unchanged\) +\d+  passed", result.stdout, re.M)
-    assert re.search(r"^batch_norm_grad +3 of 3 +0$", result.stdout, re.M)
-    assert "mutants: 3 of 3 caught" in result.stdout
+    assert re.search(r"^batch_norm_grad +2 of 2 +0$", result.stdout, re.M)
+    assert "mutants: 2 of 2 caught" in result.stdout
     assert "NOT CAUGHT" not in result.stdout
 
 

@@ -1,7 +1,8 @@
 """What the CPU backend does with single numbers, and without memory or threads.
 
 Promised: NaN of any payload stays NaN; every 16-bit value is read, and rounded to nearest even;
-what the system refuses is a sentence or costs time alone.
+kernels flush subnormal numbers, and no caller's thread; what the system refuses is a sentence or
+costs time alone.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pathlib
+import platform
 
 import build_helpers
 import numpy as np
@@ -58,6 +60,25 @@ def test_every_16_bit_value_is_read_and_rounded_to_nearest_even(dtype, implement
             np.where(not_compared, 0, got.view(np.uint16)),
             np.where(not_compared, 0, want.view(np.uint16)),
         )
+
+
+@pytest.mark.parametrize("implementation", ISA_BUILDS)
+def test_a_product_just_below_the_smallest_normal_number(implementation):
+    """By less than a quarter of a unit in the last place: x86 rounds before it looks whether the
+    result is subnormal, Arm looks before it rounds. The caller's thread flushes nothing."""
+    rng = np.random.default_rng(0)
+    a = rng.uniform(1, 2, 1 << 20).astype(np.float32)
+    b = (1 / a.astype(np.float64)).astype(np.float32)
+    product = a.astype(np.float64) * b  # Exact.
+    a, b = (v[(product < 1) & (product >= 1 - 2.0**-25)][:64] for v in (a, b))
+    one, least = np.ones_like(a), np.float32(np.finfo(np.float32).smallest_normal)
+    y_backprop = (a * least).reshape(1, -1, 1)
+    values = {"y_backprop": y_backprop, "x": 0 * y_backprop, "scale": b}
+    problem = Problem({**values, "mean": 0 * one, "variance": one}, 0.0, is_training=False)
+    assert len(a) == 64
+    found = c_abi.run(problem, implementation=implementation)["x_backprop"]
+    assert np.all(found == (least if platform.machine() == "x86_64" else 0))
+    assert least / np.float32(4) != 0
 
 
 def _addresses(struct):

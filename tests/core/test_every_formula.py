@@ -11,8 +11,9 @@ to one has a file of its own.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from builds import (
     run_at,
     run_over,
     swept,
+    view_inputs,
     view_outputs,
 )
 
@@ -140,6 +142,20 @@ def test_in_place_over_any_inputs(formula, mode, view):
             assert bits(run_over(problem, over, threads=2)) == want, over
 
 
+@pytest.mark.parametrize("view", FEW_VIEWS, ids=str)
+@OF_EVERY_FORMULA
+def test_all_inputs_may_be_one_tensor(formula, mode, view):
+    """And the first output, which is then in place."""
+    for seed, name in itertools.product(range(4), ISA_BUILDS):
+        problem = problem_of(formula, view, "float32", mode, seed=seed)
+        one = problem["x"]
+        problem.values |= {role: one.copy() for role in view_inputs(problem)}
+        want = bits(c_abi.run(problem, implementation=name))
+        problem.values |= dict.fromkeys(view_inputs(problem), one)
+        over = dict.fromkeys(view_outputs(problem)[:1], one)
+        assert bits(c_abi.run(problem, implementation=name, outputs=over)) == want
+
+
 def random_view(rng: np.random.Generator) -> View:
     """Of 2^12 to 2^21 elements: channels-last, channels-first, or rows of few outer indices."""
     size = int(2 ** rng.uniform(12, 21))
@@ -219,6 +235,74 @@ def test_non_temporal_stores(case, view):
             assert bits(got) == want
     for role, over in whole.items():
         assert bits(run_over(problem, {role: over}, threads=2)) == want
+
+
+# ---- Pipelines -----------------------------------------------------------------------------------
+
+MACHINE = c_abi.explain(spec.ops.BATCH_NORM_GRAD, (1, 1, 1)).machine
+L2, LLC = (int(MACHINE[name]) for name in ("l2_bytes", "llc_bytes"))
+
+
+def packed_view(outer: int, inner: int, element_bytes: int = 4) -> View:
+    """With the fewest channels that exceed the L2 of two threads."""
+    tensors = 2 * element_bytes * outer * inner  # Those of the forward op, which has the fewest.
+    return outer, max(8, 2 * L2 // tensors + 1), inner
+
+
+# A channel's inputs exceed the scratch, a tensor the LLC.
+DIRECT = (5, max(8, LLC // (4 * 5 * (L2 // 40)) + 1), L2 // 40)
+PIPELINED = [
+    # Whole segments and part of one; rows that begin at no cache line; shorter than a stage; two
+    # and more blocks; several channels in a group; an inner dimension in blocks. A channel of two
+    # blocks is packed where it takes at most half of L2.
+    *(
+        (spec.ops.BATCH_NORM_GRAD, "float32", packed_view(outer, inner))
+        for outer, inner in ((9, 1088), (8, 1099), (50, 1500), (3, 70), (2, 40000))
+        if 2 * 4 * outer * inner <= L2 // 2
+    ),
+    (spec.ops.BATCH_NORM_GRAD, "float32", DIRECT),
+    *(
+        (formula, dtype, packed_view(9, 1111, DTYPES[dtype].numpy.itemsize))
+        for (formula, mode), dtype in itertools.product(WITH_RESULTS, DTYPES)
+        if mode == "training"
+    ),
+    # The segments of a row end within a two-level sum (cc/core/two_level_sum.h), and the results up
+    # to the first full cache line leave one segment less to the results than to the sums.
+    *(
+        (spec.ops.BATCH_NORM_GRAD, dtype, packed_view(1, 12 * 64 + 14, 2))
+        for dtype in ("half", "bfloat16")
+    ),
+]
+
+
+def of_channel(arrays: Mapping[str, np.ndarray], c: int) -> dict[str, np.ndarray]:
+    parts = {role: a[:, c : c + 1] if a.ndim == 3 else a[..., c : c + 1] for role, a in
+             arrays.items() if a.ndim}  # fmt: skip
+    return {**arrays, **{role: np.ascontiguousarray(a) for role, a in parts.items()}}
+
+
+@pytest.mark.parametrize(("formula", "dtype", "view"), PIPELINED, ids=str)
+def test_a_pipeline_changes_no_bit(formula, dtype, view):
+    """A channel's results are bitwise those of a call with it alone, which has no group to overlap
+    with, in every build, in place, at any alignment, whatever other channels hold."""
+    for threads in (1, 2):
+        plan = c_abi.explain(spec.ops.BATCH_NORM_GRAD, view, dtype=dtype, threads=threads)
+        assert plan["pipeline"] == ("direct" if view == DIRECT else "packed")
+    alone = c_abi.explain(spec.ops.BATCH_NORM_GRAD, (view[0], 1, view[2]), dtype=dtype)
+    assert alone["pipeline"] == "none"
+    problem = repeated(formula, view, dtype, seed=1)
+    for at, role in enumerate(view_inputs(problem)):
+        problem[role][-1, 1 + at % 2, 7] = (np.nan, np.inf)[at % 2]
+    *_, over = in_place_choices(problem)
+    results = [run_over(problem, over, threads=2)]
+    for number, name in enumerate(ISA_BUILDS[: 1 if view == DIRECT else None]):
+        how = {"implementation": name, "threads": (2, 1, 5)[number % 3]}
+        for offset in range(0, 64, 6) if view[0] == 1 else [20 * number]:
+            results.append(run_at(problem, lambda at=offset: at, **how))
+    for c in {0, 1, 2, view[1] // 2, view[1] - 1}:
+        values = of_channel(problem.values, c)
+        want = bits(c_abi.run(dataclasses.replace(problem, values=values)))
+        assert {bits(of_channel(got, c)) for got in results} == {want}, c
 
 
 # ---- Channels ------------------------------------------------------------------------------------

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import os
 import sys
-from fractions import Fraction
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import split_parts
 from builds import BOUNDARY_VIEWS, problem_of
-from split_parts import Sums
 from test_plan import parse, run_verbose
 
 from tf_bn_ops import spec
@@ -29,6 +28,68 @@ from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Problem, random_fo
 from tf_bn_ops.spec import DTYPES
 
 EPSILON = 1e-3
+
+
+# ---- The parts, as functions of arrays -----------------------------------------------------------
+
+
+class Sums(NamedTuple):
+    """The sums of the gradient over a batch, and the gradients of its scale and offset."""
+
+    sum_dy: np.ndarray
+    sum_dy_xmu: np.ndarray
+    scale_backprop: np.ndarray
+    offset_backprop: np.ndarray
+
+
+def stats(x: np.ndarray) -> Stats:
+    """BatchNormStats."""
+    out = c_abi.run(Problem({"x": x}, part=spec.ops.BATCH_NORM_STATS))
+    return Stats(out["local_count"], out["local_mean"], out["local_m2"])
+
+
+def elemt(
+    v: Mapping[str, np.ndarray], epsilon: float, activation: str = IDENTITY, **how: Any
+) -> np.ndarray:
+    """BatchNormElemt of inputs by role; "side_input" may be missing."""
+    roles = ("x", "side_input", "scale", "offset", "mean", "variance")
+    values = {role: v[role] for role in roles if role in v}
+    part = spec.ops.BATCH_NORM_ELEMT
+    return c_abi.run(Problem(values, epsilon, activation=activation, part=part), **how)["y"]
+
+
+GRADIENT_ROLES = ("y_backprop", "x", "y", "scale", "offset", "mean", "variance")
+
+
+def backward_reduce(
+    v: Mapping[str, np.ndarray], epsilon: float, activation: str = IDENTITY, **how: Any
+) -> Sums:
+    """BatchNormBackwardReduce of inputs by role; "y" may be missing."""
+    values = {role: v[role] for role in GRADIENT_ROLES if role in v}
+    part = spec.ops.BATCH_NORM_BACKWARD_REDUCE
+    out = c_abi.run(Problem(values, epsilon, activation=activation, part=part), **how)
+    roles = ("local_sum_dy", "local_sum_dy_xmu", "scale_backprop", "offset_backprop")
+    return Sums(*(out[role] for role in roles))
+
+
+def backward_elemt(
+    v: Mapping[str, np.ndarray],
+    sums: Sums,
+    count: float,
+    epsilon: float,
+    activation: str = IDENTITY,
+    *,
+    side_input: bool = False,
+    **how: Any,
+) -> dict[str, np.ndarray]:
+    """BatchNormBackwardElemt of inputs by role, from the sums and the count of all batches; "y" may
+    be missing."""
+    values = {role: v[role] for role in GRADIENT_ROLES if role in v}
+    values |= {"sum_dy": sums.sum_dy, "sum_dy_xmu": sums.sum_dy_xmu}
+    values["count"] = np.asarray(count, np.float64)
+    problem = Problem(values, epsilon, activation=activation, num_side_inputs=int(side_input))
+    problem.part = spec.ops.BATCH_NORM_BACKWARD_ELEMT
+    return c_abi.run(problem, **how)
 
 
 # ---- One replica ---------------------------------------------------------------------------------
@@ -45,14 +106,14 @@ def test_with_one_replica_the_forward_is_bitwise_that_of_the_fused_op(
     for view in BOUNDARY_VIEWS:
         whole = random_forward_problem(view, dtype, side_input=side_input, activation=activation)
         want = c_abi.run(whole)
-        local = split_parts.stats(whole["x"])
+        local = stats(whole["x"])
         gathered = c_abi.gather_stats(Stats(*(array[None] for array in local)))
         assert all(a.tobytes() == b.tobytes() for a, b in zip(local, gathered, strict=True))
         variance = gathered.m2 / gathered.count
         for role, wide in (("saved_mean", gathered.mean), ("saved_variance", variance)):
             assert wide.astype(np.float32).tobytes() == want[role].tobytes()
         v = {**whole.values, "mean": gathered.mean, "variance": variance}
-        y = split_parts.elemt(v, whole.epsilon, activation)
+        y = elemt(v, whole.epsilon, activation)
         assert y.tobytes() == want["y"].tobytes()
 
 
@@ -73,15 +134,13 @@ def test_with_one_replica_the_gradient_is_bitwise_that_of_the_fused_op(view, dty
             v[role] = fused[role].astype(np.float64)
         masks = [v]
         if "y" not in v:
-            masks.append({**v, "y": split_parts.elemt(v, **how)})
+            masks.append({**v, "y": elemt(v, **how)})
         fused["y"] = masks[-1]["y"]
         want = c_abi.run(Problem(fused, **how, num_side_inputs=problem.num_side_inputs))
         for given in masks:
-            sums = split_parts.backward_reduce(given, **how)
+            sums = backward_reduce(given, **how)
             has_side_input = bool(problem.num_side_inputs)
-            got = split_parts.backward_elemt(
-                given, sums, view[0] * view[2], **how, side_input=has_side_input
-            )
+            got = backward_elemt(given, sums, view[0] * view[2], **how, side_input=has_side_input)
             of_batch = {role: getattr(sums, role) for role in ("scale_backprop", "offset_backprop")}
             assert c_abi.bits({**got, **of_batch}) == c_abi.bits(want)
 
@@ -94,7 +153,7 @@ def split(array: np.ndarray, cuts: list[int]) -> list[np.ndarray]:
 
 
 def gathered_stats(parts: list[np.ndarray]) -> Stats:
-    local = [split_parts.stats(part) for part in parts]
+    local = [stats(part) for part in parts]
     return c_abi.gather_stats(Stats(*(np.stack(rows) for rows in zip(*local, strict=True))))
 
 
@@ -124,16 +183,15 @@ def test_any_split_of_a_batch_is_within_the_bounds_of_the_whole(view, dtype, off
             "mean": stats.mean,
             "variance": stats.m2 / stats.count,
         }
-        y = [split_parts.elemt({**v, "x": part}, EPSILON) for part in parts]
+        y = [elemt({**v, "x": part}, EPSILON) for part in parts]
         saved = {"saved_" + role: DTYPES[dtype].store(v[role]) for role in ("mean", "variance")}
         forward = Problem({**vectors, "x": x}, EPSILON)
         assert not formula_models.check(forward, {"y": np.concatenate(y), **saved}), cuts
         given = [{**v, "x": a, "y_backprop": b} for a, b in zip(parts, gradients, strict=True)]
-        local = [split_parts.backward_reduce(one, EPSILON) for one in given]
+        local = [backward_reduce(one, EPSILON) for one in given]
         sums = Sums(*(np.sum(rows, axis=0) for rows in zip(*local, strict=True)))
         elements = [
-            split_parts.backward_elemt(one, sums, float(stats.count), EPSILON)["x_backprop"]
-            for one in given
+            backward_elemt(one, sums, float(stats.count), EPSILON)["x_backprop"] for one in given
         ]
         own = {role: v[role] for role in ("scale", "mean", "variance")}
         gradient = Problem({**own, "x": x, "y_backprop": dy}, EPSILON)
@@ -156,25 +214,6 @@ def test_the_formula_in_the_order_of_the_ranks_bit_by_bit(parts, channels):
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
-def test_against_exact_rational_numbers():
-    """mean = sum n mean_w / N and m2 = sum m2_w + n (mean_w - mean)^2, at a mean of 1e5: within a
-    few roundings for each part."""
-    given = random_parts(9, 5, 1e5)
-    got = c_abi.gather_stats(given)
-    counts = [Fraction(n) for n in given.count]
-    total = sum(counts)
-    assert got.count == total
-    given.m2[given.count == 0] = 0
-    for c in range(5):
-        means = [Fraction(m) for m in given.mean[:, c]]
-        mean = sum(n * m for n, m in zip(counts, means, strict=True)) / total
-        m2 = sum(n * (m - mean) ** 2 for n, m in zip(counts, means, strict=True))
-        m2 += sum(Fraction(m) for m in given.m2[:, c])
-        assert abs(Fraction(got.mean[c]) - mean) <= 9 * 2.0**-52 * 1e5
-        # The means are off by roundings of 1e5, twice as often as they are counted.
-        assert abs(Fraction(got.m2[c]) - m2) <= 32 * 2.0**-52 * float(m2) + 1e-8
-
-
 def test_parts_without_samples_are_ignored_whatever_they_hold():
     given = random_parts(6, 4, 0.0, seed=1)
     given.count[:] = [0, 5, 0, 0, 3, 0]
@@ -193,7 +232,7 @@ def test_parts_without_samples_are_ignored_whatever_they_hold():
 
 def test_sums_alone_are_one_pass():
     """What TF_BN_OPS_VERBOSE=1 says: x is read once, and nothing of its shape is written."""
-    code = "import numpy as np, split_parts; split_parts.stats(np.ones((64, 32, 49), np.float32))"
+    code = "import numpy, test_replicas as t; t.stats(numpy.ones((64, 32, 49), numpy.float32))"
     _, (_, plan) = map(parse, run_verbose(code, PYTHONPATH=os.pathsep.join(sys.path)))
     assert (plan["schedule"], plan["store"]) == ("reduce_only", "none")
 

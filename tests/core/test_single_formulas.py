@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import split_parts
-from builds import ISA_BUILDS, assert_right
+from builds import ISA_BUILDS, assert_right, problem_of
 
 from tf_bn_ops.conformance.models import batch_norm, bounds, inputs
 from tf_bn_ops.conformance.models.measure import assembled
@@ -20,7 +19,12 @@ from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.c_abi import bits
 from tf_bn_ops.harness.problems import RELU, Problem, random_forward_problem, random_problem
 from tf_bn_ops.spec import DTYPES
-from tf_bn_ops.spec.ops import BATCH_NORM_GRAD_GRAD
+from tf_bn_ops.spec.ops import (
+    BATCH_NORM_GRAD,
+    BATCH_NORM_GRAD_EX,
+    BATCH_NORM_GRAD_GRAD,
+    BATCH_NORM_STATS,
+)
 
 STATISTICS = ("batch_mean", "batch_variance", "saved_mean", "saved_variance")
 U = DTYPES["float32"].unit_roundoff
@@ -33,16 +37,6 @@ def test_averages_in_place_over_the_given_ones(is_training):
     problem = random_forward_problem((9, 70, 5), **fields)
     outputs = {"batch_mean": problem["mean"], "batch_variance": problem["variance"]}
     assert bits(c_abi.run(problem, outputs=outputs)) == bits(want)
-
-
-@pytest.mark.parametrize("is_training", [True, False])
-def test_the_side_input_may_be_x(is_training):
-    problem = random_forward_problem((50, 20, 3), side_input=True, is_training=is_training)
-    problem["side_input"] = problem["x"].copy()
-    want = c_abi.run(problem)
-    assert_right(want, problem)
-    problem["side_input"] = problem["x"]
-    assert bits(c_abi.run(problem, outputs={"y": problem["x"]})) == bits(want)
 
 
 # ---- Accuracy ------------------------------------------------------------------------------------
@@ -97,8 +91,18 @@ def test_a_constant_channel_has_no_variance(implementation):
 
 @pytest.mark.parametrize("implementation", ISA_BUILDS)
 def test_cudnn_s_convention_saves_rstd_in_training(implementation):
+    """Gradients are given it in the place of the variance."""
     problem = random_forward_problem((40, 5, 7), saves_rstd=True)
     assert_right(c_abi.run(problem, implementation=implementation), problem)
+    for formula in (BATCH_NORM_GRAD, BATCH_NORM_GRAD_EX):
+        problem = problem_of(formula, (40, 5, 7))
+        want = c_abi.run(problem, implementation=implementation)["x_backprop"]
+        del problem.values["forward_coefficients"]
+        rstd = 1 / np.sqrt(problem["variance"].astype(np.float64) + problem.epsilon)
+        problem["variance"], problem.variance_is_rstd = rstd.astype(np.float32), True
+        got = c_abi.run(problem, implementation=implementation)
+        assert_right(got, problem)
+        np.testing.assert_allclose(got["x_backprop"], want, rtol=1e-4, atol=1e-6)
 
 
 # 16-bit elements: outlier, value of the others.
@@ -118,8 +122,9 @@ def test_outliers_that_sums_are_around(places, view, dtype):
     for o, i in {"centers": chosen, "first": [(0, 0)], "two of three": chosen[1:]}[places]:
         x[o, :, i] = [outlier for outlier, _ in PAIRS]
     stored = DTYPES[dtype].store(x)
-    found, variance = split_parts.stats(stored), DTYPES[dtype].widen(stored, np.float64).var((0, 2))
-    assert np.max(np.abs(found.m2 / found.count - variance) / variance) < 2.0**-14
+    found = c_abi.run(Problem({"x": stored}, part=BATCH_NORM_STATS))
+    variance = DTYPES[dtype].widen(stored, np.float64).var((0, 2))
+    assert np.max(np.abs(found["local_m2"] / stored[:, 0].size - variance) / variance) < 2.0**-14
 
 
 # ---- Activation ----------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ compilation for all of them takes an hour of one processor.
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
 import json
 import os
 import pathlib
@@ -14,10 +16,13 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from build_helpers import copy_tree, make, run
 
 from tf_bn_ops import spec
+from tf_bn_ops.harness import c_abi
+from tf_bn_ops.harness.problems import random_forward_problem, random_problem
 
 NVCC = os.environ.get("NVCC", "nvcc")
 pytestmark = [
@@ -44,12 +49,9 @@ def compiled_archs() -> list[str]:
     return [str(number) for number in dict.fromkeys([*known[:1], *known[-1:]])]
 
 
+ARCHS = compiled_archs()
 # ptxas reports the spills of every kernel on stderr.
-NVCC_VARIABLES = (
-    f"NVCC={NVCC}",
-    "NVCCFLAGS=-Xptxas=-v",
-    f"CUDA_ARCHS={' '.join(compiled_archs())}",
-)
+NVCC_VARIABLES = (f"NVCC={NVCC}", "NVCCFLAGS=-Xptxas=-v", f"CUDA_ARCHS={' '.join(ARCHS)}")
 
 REGISTERED = """
 import sys
@@ -84,19 +86,14 @@ def tree(repo_root: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> p
     return copy
 
 
-@pytest.fixture(scope="module")
-def archs(tree: pathlib.Path) -> list[str]:
-    return compiled_archs()
-
-
-def test_kernels_do_not_spill_on_any_architecture(tree, archs):
+def test_kernels_do_not_spill_on_any_architecture(tree):
     report = (tree / "ptxas.txt").read_text()
     kernels = re.findall(
         r"Compiling entry function '(\S+)' for 'sm_(\d+)'\n.*\n"
         r"\s+(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads",
         report,
     )
-    for arch in archs:
+    for arch in ARCHS:
         names = [name for name, compiled_for, *_ in kernels if compiled_for == arch]
         for kind, count in (
             ("PassKernel", PASS_KERNELS),
@@ -164,81 +161,48 @@ def test_ops_have_gpu_kernels_and_cpu_kernels_still_run(tree):
     ]
 
 
-C_ABI_CALLS = """
-import ctypes, sys
-lib = ctypes.CDLL("tf_bn_ops/lib/libtf_bn_ops_core.so")
-size, error = ctypes.c_int64(), ctypes.create_string_buffer(256)
-room = ctypes.c_size_t(256)
-from tf_bn_ops.harness import c_abi
-from tf_bn_ops.spec import call as call_spec
-view = c_abi.View(8, 3, 49)
-given = c_abi.Call(view)
-print(lib.tfbn_cuda_workspace(ctypes.byref(given), ctypes.byref(size), error, room), size.value)
-given.dtype = 7
-print(lib.tfbn_cuda_workspace(ctypes.byref(given), ctypes.byref(size), error, room))
-print(error.value.decode())
-print(lib.tfbn_cuda_run(None, None, ctypes.c_int64(), None, error, room))
-print(error.value.decode())
-buffers = {a.role: ctypes.create_string_buffer(8192) for a in call_spec.ARRAYS}
-address = {role: ctypes.addressof(b) // 16 * 16 + 16 for role, b in buffers.items()}
-workspace = ctypes.create_string_buffer(1 << 20)
-def needed(args):
-    lib.tfbn_cuda_workspace(ctypes.byref(args), ctypes.byref(size), error, room)
-    return size.value
-def run(args, n):
-    return lib.tfbn_cuda_run(
-        ctypes.byref(args), ctypes.c_void_p(ctypes.addressof(workspace) // 8 * 8 + 8),
-        ctypes.c_int64(n), None, error, ctypes.c_size_t(256))
-gradient = c_abi.Call(view, formula=1, is_training=1, **{
-    role: address[role] for role in (
-        "y_backprop", "x", "scale", "mean", "variance", "x_backprop", "scale_backprop",
-        "offset_backprop")})
-forward = c_abi.Call(view, is_training=1, epsilon=1e-3, exponential_avg_factor=1, **{
-    role: address[role] for role in (
-        "x", "side_input", "scale", "offset", "y", "batch_mean", "batch_variance", "saved_mean",
-        "saved_variance")})
-for args, role in ((gradient, "x"), (forward, "side_input")):
-    enough = needed(args)
-    print(run(args, enough - 1), error.value.decode().replace(str(enough), "N"))
-    setattr(args, role, address[role] + 2)
-    print(run(args, enough), error.value.decode())
-    setattr(args, role, address[role])
-forward.activation = 5
-print(run(forward, enough), error.value.decode())
-forward.activation = 0
-try:
-    ctypes.CDLL("libcuda.so.1")
-    print("GPU")
-except OSError:
-    for args in (gradient, forward):
-        print(run(args, needed(args)), error.value.decode().split(":")[0])
-"""
-
-
 def test_c_abi_errors_without_a_gpu(tree):
-    result = run([sys.executable, "-c", C_ABI_CALLS], tree)
-    assert result.returncode == 0, result.stderr
-    lines = result.stdout.splitlines()
-    assert re.fullmatch(r"0 \d+", lines[0])
-    assert lines[1:10] == [
-        "1",
-        "dtype must be one of the TFBN_ element types",
-        "1",
-        "call must not be NULL",
-        "1 workspace must have the N bytes that tfbn_cuda_workspace returns",
-        "1 x must be aligned to its element type",
-        "1 workspace must have the N bytes that tfbn_cuda_workspace returns",
-        "1 side_input must be aligned to its element type",
-        "1 activation must be one of the TFBN_ activations",
-    ]
-    assert lines[10:] in (["GPU"], ["1 CUDA launch failed"] * 2)
+    lib = ctypes.CDLL(str(tree / "tf_bn_ops" / "lib" / "libtf_bn_ops_core.so"))
+    size, error = ctypes.c_int64(), ctypes.create_string_buffer(256)
+
+    def said(function, *arguments):
+        status = getattr(lib, function)(*arguments, error, ctypes.c_size_t(len(error)))
+        return error.value.decode() if status else ""
+
+    def run_in(count, call):
+        memory = np.empty(count // 8 + 1)
+        workspace = ctypes.c_void_p(memory.ctypes.data), ctypes.c_int64(count)
+        return said("tfbn_cuda_run", ctypes.byref(call), *workspace, None)
+
+    view = (8, 3, 49)
+    unknown = c_abi.Call(c_abi.View(*view), dtype=7)
+    sentence = "dtype must be one of the TFBN_ element types"
+    assert said("tfbn_cuda_workspace", ctypes.byref(unknown), ctypes.byref(size)) == sentence
+    sentence = "call must not be NULL"
+    assert said("tfbn_cuda_run", None, None, ctypes.c_int64(), None) == sentence
+    for problem, role in (
+        (random_problem(view), "x"),
+        (random_forward_problem(view, side_input=True), "side_input"),
+    ):
+        arrays = {**problem.values, **c_abi.new_outputs(problem)}
+        addresses = {name: array.ctypes.data for name, array in arrays.items()}
+        call = c_abi.call_at(problem, addresses)
+        assert said("tfbn_cuda_workspace", ctypes.byref(call), ctypes.byref(size)) == ""
+        sentence = f"workspace must have the {size.value} bytes that tfbn_cuda_workspace returns"
+        assert run_in(size.value - 1, call) == sentence
+        odd = c_abi.call_at(problem, {**addresses, role: addresses[role] + 2})
+        assert run_in(size.value, odd) == f"{role} must be aligned to its element type"
+        if not ctypes.util.find_library("cuda"):
+            assert run_in(size.value, call).startswith("CUDA launch failed: ")
+        call.activation = 9
+        sentence = "activation must be one of the TFBN_ activations"
+        assert run_in(size.value, call) == sentence
 
 
-def test_build_info_names_cuda(tree, archs):
+def test_build_info_names_cuda(tree):
     info = json.loads((tree / "tf_bn_ops" / "lib" / "build_info.json").read_text())
     assert re.fullmatch(r"\d+\.\d+", info["cuda"]["version"])
-    assert info["cuda"]["archs"] == archs
-    assert info["cuda"]["ptx"] == archs[-1]
+    assert (info["cuda"]["archs"], info["cuda"]["ptx"]) == (ARCHS, ARCHS[-1])
 
 
 def test_make_keeps_the_gpu_kernels_until_gpu_is_unset(tree):
@@ -260,14 +224,13 @@ def test_missing_nvcc_is_an_error(repo_root):
     )
 
 
-def test_ptx_on_a_simulated_gpu(repo_root, tmp_path):
+@pytest.mark.release
+def test_ptx_on_a_simulated_gpu(repo_root):
     """Within the bounds, bitwise the host emulator, without races; planted faults are caught."""
     folder = pathlib.Path(os.environ.get("SIM", repo_root.parent / "shared" / "gpusim"))
     if not (folder / "libcudasim.so").exists():
         pytest.skip("needs a simulated GPU: SIM=folder with libcudasim.so")
-    result = make(
-        repo_root, "gpu-ptx-test", f"SIM={folder}", f"BUILD_DIR={tmp_path}", f"NVCC={NVCC}"
-    )
+    result = make(repo_root, "gpu-ptx-test", f"SIM={folder}", f"NVCC={NVCC}")
     assert result.returncode == 0, result.stdout + result.stderr
     last = result.stdout.splitlines()[-1]
     assert re.fullmatch(r"gpu-ptx-test on .*: \d{2,} cases .* 7 planted faults; 0 failures", last)

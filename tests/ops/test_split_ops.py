@@ -1,9 +1,10 @@
 """The ops that synchronised batch normalization consists of, in TensorFlow.
 
-Promised: the answers of the C ABI, whose specification is tests/core/test_replicas.py, on every
-axis of any rank; gradients of gathered statistics; one sentence for what is wrong. That a batch
-which is split over replicas has the results and the derivatives of the whole is in tests/sync.
-`make conformance` runs the ops but BatchNormGatherStats against their models.
+Promised beside what test_every_op.py holds: the same on every axis of any rank; gathered statistics
+are those of the C ABI, whose specification is tests/core/test_replicas.py; their gradients; one
+sentence for what is wrong. That a batch which is split over replicas has the results and the
+derivatives of the whole is in tests/sync. `make conformance` runs the ops but BatchNormGatherStats
+against their models.
 """
 
 from __future__ import annotations
@@ -12,77 +13,34 @@ from typing import Any
 
 import numpy as np
 import pytest
-import split_parts
 import tensorflow as tf
-from op_calls import bits
+from op_calls import bits, call_of, small
 
-from tf_bn_ops import _loader, _ops, raw_ops
+from tf_bn_ops import _loader, _ops, raw_ops, spec
 from tf_bn_ops.harness import c_abi
 
-EPSILON = float(np.float32(1e-3))  # As the attr rounds it.
+PARTS = [op for op in spec.OPS.values() if op.formula in spec.ops.PARTS]
 WITH_XLA = (_loader.installation().folder / _loader.XLA_LIBRARY).is_file()
-
-
-def tensors(shape: tuple[int, ...], axis: int, dtype: Any = tf.float32, seed: int = 0) -> dict:
-    """Inputs of BatchNormBackwardReduce by name; mean and variance are not those of x."""
-    rng = np.random.default_rng(seed)
-    channels = shape[axis]
-    vector = tf.float64 if dtype == tf.float64 else tf.float32
-    return {
-        "y_backprop": tf.cast(rng.normal(0.5, 1, shape), dtype),
-        "x": tf.cast(rng.normal(3, 2, shape), dtype),
-        "scale": tf.cast(rng.uniform(0.5, 2, channels), vector),
-        "offset": tf.cast(rng.normal(0, 1, channels), vector),
-        "mean": tf.constant(rng.normal(3, 0.1, channels)),
-        "variance": tf.constant(rng.uniform(0.5, 4, channels)),
-    }
-
-
-def as_view(tensor: tf.Tensor, axis: int) -> np.ndarray:
-    shape = tensor.shape.as_list()
-    axis %= len(shape)
-    size = np.prod(shape[:axis], dtype=int), shape[axis], np.prod(shape[axis + 1 :], dtype=int)
-    return np.asarray(tensor).reshape(size)
-
-
-def views(v: dict[str, tf.Tensor], axis: int) -> dict[str, np.ndarray]:
-    """The same for the C ABI."""
-    in_view = ("x", "y", "y_backprop", "side_input")
-    return {
-        name: as_view(tensor, axis) if name in in_view else np.asarray(tensor)
-        for name, tensor in v.items()
-    }
 
 
 AXES = [((7,), 0), ((7,), -1), ((6, 4), 0), ((6, 4), 1), ((5, 3, 4), 1), ((2, 3, 4, 5), 2),
         ((2, 3, 4, 5), -4), ((2, 3, 4, 2, 5), -1), ((2, 5, 2, 2, 2, 2), 1)]  # fmt: skip
 
 
-@pytest.mark.parametrize("activation", ["Identity", "Relu6"])
+@pytest.mark.parametrize("op", PARTS, ids=lambda op: op.name)
 @pytest.mark.parametrize(("shape", "axis"), AXES)
-def test_channels_may_be_any_dimension_of_any_rank(shape, axis, activation):
-    v = tensors(shape, axis)
-    attrs = {"epsilon": EPSILON, "activation_mode": activation, "axis": axis}
-    view, how = views(v, axis), (EPSILON, activation)
-    for got, want in zip(
-        raw_ops.BatchNormStats(x=v["x"], axis=axis), split_parts.stats(view["x"]), strict=True
-    ):
-        assert got.dtype == tf.float64
+def test_channels_may_be_any_dimension_of_any_rank(shape, axis, op):
+    """Bitwise as what they are of four dimensions, the channels in the second one."""
+    at = axis % len(shape)
+    outer, inner = (int(np.prod(sizes)) for sizes in (shape[:at], shape[at + 1 :]))
+    for seed in range(3):
+        call, tensors, _ = call_of(small(op, "NCHW", shape=(outer, shape[at], inner, 1), seed=seed))
+        want = tf.nest.flatten(call(tensors))
+        of_shape = {n: tf.reshape(t, shape) if t.shape.rank == 4 else t for n, t in tensors.items()}
+        got = tf.nest.flatten(call(of_shape, axis=axis))
         assert bits(got) == bits(want)
-    y = raw_ops.BatchNormElemt(
-        **{n: t for n, t in v.items() if n != "y_backprop"}, side_input=[], **attrs
-    )
-    assert bits(y) == bits(split_parts.elemt(view, *how))
-    sums = raw_ops.BatchNormBackwardReduce(**v, y=[], **attrs)
-    want_sums = split_parts.backward_reduce(view, *how)
-    assert bits(sums) == bits(want_sums)
-    got = raw_ops.BatchNormBackwardElemt(
-        **v, sum_dy=sums[0], sum_dy_xmu=sums[1], count=100.0, y=[], num_side_inputs=0, **attrs
-    )
-    want_elements = split_parts.backward_elemt(view, want_sums, 100, *how)
-    assert got.x_backprop.shape == shape
-    assert got.side_input_backprop == []
-    assert bits(got.x_backprop) == bits(want_elements["x_backprop"])
+        for a, b in zip(got, want, strict=True):
+            assert a.dtype == b.dtype and a.shape == (shape if b.shape.rank == 4 else b.shape)
 
 
 # ---- Gather --------------------------------------------------------------------------------------
@@ -202,7 +160,8 @@ def test_a_count_that_is_none_is_one_sentence(count, jit_compile):
 
 
 def test_lists_of_two_and_types_that_have_no_kernel():
-    v = tensors((4, 2), -1, tf.float64)
+    views = dict.fromkeys(("y_backprop", "x"), tf.ones([4, 2], tf.float64))
+    v = {**views, **dict.fromkeys(("scale", "offset", "mean", "variance"), TWO)}
     with pytest.raises(ValueError, match="y is a list of at most one tensor, not of 2"):
         _ops.batch_norm_backward_reduce(**v, y=[v["x"]] * 2)
     v["scale"] = tf.cast(v["scale"], tf.float32)

@@ -26,6 +26,8 @@ from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.problems import Problem, random_forward_problem, random_problem
 
 REPETITIONS = 20
+SHIFTED_VIEWS = [(300, 5, 1), (301, 48, 1), (9, 5, 1300), (9, 5, 49), (2, 3, 70001)]
+REPEATED_VIEWS = [(300, 40, 1), (8000, 300, 1), (70000, 3, 1), (64, 40, 784)]
 # Views with more than 2^31 elements, of half.
 HUGE = [((1 << 25) + 3, 65, 1), (5, 3, (1 << 27) + 1), (3, (1 << 29) + 5, 2)]
 
@@ -87,7 +89,7 @@ def test_exact_sums(device: Device, emulator: EmulatedDevice) -> Iterator[Check]
 
 def test_alignment(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
     """Bitwise identical for any alignment of any tensor, and in place."""
-    for view in ((300, 5, 1), (301, 48, 1), (9, 5, 1300), (9, 5, 49), (2, 3, 70001)):
+    for view in SHIFTED_VIEWS:
         for what, p in all_problems(view):
             wrong = next(device_calls.alignment_differences(device, p), "")
             yield f"{what}, misaligned and in place", wrong
@@ -95,7 +97,7 @@ def test_alignment(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
 
 def test_repetition(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
     """Every run is bitwise identical."""
-    for view in ((8000, 300, 1), (70000, 3, 1), (64, 40, 784)):
+    for view in REPEATED_VIEWS:
         for what, p in all_problems(view):
             count = 2 if device.emulated else REPETITIONS
             distinct = {c_abi.bits(result) for result in run(device, p, repetitions=count)}
@@ -268,7 +270,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--no-sanitizer", action="store_true")
     flags = parser.parse_args(arguments)
     if flags.quick:
-        VIEWS[:] = [view for view in VIEWS if np.prod(view) <= 1024]
+        for views, most in ((VIEWS, 1024), (SHIFTED_VIEWS, 1 << 14), (REPEATED_VIEWS, 1 << 14)):
+            views[:] = [view for view in views if np.prod(view) <= most]
         HUGE.clear()
     emulator = EmulatedDevice()
     try:

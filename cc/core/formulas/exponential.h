@@ -8,10 +8,10 @@
 // double it is the Taylor polynomial of degree 13, which is 4e-18 off.
 //
 // Off by less than 1 ulp: by 0.992 over all floats, 0.96 in double
-// (test_smooth.py). 0 where the result would be subnormal, and of NaN, by one
-// selection at the end, whatever came before it: with v clamped first and 2^n
-// as a factor, the gradient of [8, 28, 28, 144] behind SiLU takes 1.1 times as
-// long in AVX-512, 1.3 times in AVX2.
+// (test_activations.py). 0 where the result would be subnormal, and of NaN, by
+// one selection at the end, whatever came before it: with v clamped first and
+// 2^n as a factor, the gradient of [8, 28, 28, 144] behind SiLU takes 1.1 times
+// as long in AVX-512, 1.3 times in AVX2.
 
 #ifndef TF_BN_OPS_CC_CORE_FORMULAS_EXPONENTIAL_H_
 #define TF_BN_OPS_CC_CORE_FORMULAS_EXPONENTIAL_H_

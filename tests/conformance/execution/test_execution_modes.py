@@ -221,25 +221,23 @@ def test_calls_with_another_environment_and_calls_that_crash(monkeypatch):
     assert answer.same == ("slice",)
 
 
-def test_what_a_path_is_made_by_is_no_further_call():
-    eigen = builtin("eigen", "eigen")
-    assert workers.Worker.refusal(_with(eigen), "onednn0")
-    assert workers.Worker.refusal(_with(eigen), "unaligned")
-    assert not workers.Worker.refusal(_with(eigen), "threads1")
-    assert not workers.Worker.refusal(_with(own()), "onednn0")
-
-
-def test_poison_is_for_candidates_on_either_path():
-    """A built-in one keeps the environment that makes it; references are not looked at."""
-    for path in ("onednn", "eigen"):
-        assert not workers.Worker.refusal(_with(builtin("candidate", path)), "poison")
-        assert workers.Worker.refusal(_with(builtin(path, path)), "poison")
-
-
-def _with(implementation):
+@pytest.mark.parametrize(
+    ("implementation", "mode", "is_refused"),
+    [
+        # What a path is made by is no further mode.
+        (builtin("eigen", "eigen"), "onednn0", True),
+        (builtin("eigen", "eigen"), "unaligned", True),
+        (builtin("eigen", "eigen"), "threads1", False),
+        (own(), "onednn0", False),
+        # Poison is for candidates, of which a built-in keeps the environment that makes it.
+        *((builtin("candidate", path), "poison", False) for path in ("onednn", "eigen")),
+        *((builtin(path, path), "poison", True) for path in ("onednn", "eigen")),
+    ],
+)
+def test_some_modes_are_not_for_all(implementation, mode, is_refused):
     made = object.__new__(workers.Worker)
     made._implementation = implementation
-    return made
+    assert bool(workers.Worker.refusal(made, mode)) == is_refused
 
 
 # ---- Verdicts on them ----------------------------------------------------------------------------

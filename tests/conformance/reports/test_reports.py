@@ -352,32 +352,12 @@ def test_refusal_is_one_sentence_and_status_2(run, tmp_path):
         (["/nowhere.json"], "/nowhere.json is no record"),
     ):
         status, _, printed = run("merge", *files)
-        assert status == 2
-        assert message in printed
-        assert len(printed.strip().splitlines()) == 1
-    for flag in ("--shard=3/2", "--shard=0/2", "--shard=x"):
-        status, _, printed = run(*FLAGS, flag)
-        assert status == 2
-        assert "--shard takes i/n" in printed
-    for flags, message in (
-        (("--shard=43/43",), "--shard=43/43 has none of the 42 cases"),
-        (("--kinds=contract", "--cases=0"), "these flags select no case"),
-    ):
-        status, _, printed = run(*FLAGS, *flags)
         assert status == 2 and message in printed
         assert len(printed.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("kind", ["json", "junit", "html"])
-@pytest.mark.parametrize("words", [FLAGS, ("merge",)])
-def test_place_that_cannot_be_written_is_said_before_the_run(words, kind, monkeypatch):
-    monkeypatch.setattr(conformance_command.workers, "Worker", None)
-    done = command.run(*words, f"--{kind}=/proc/none/run")
-    assert done.returncode == 2
-    assert "cannot write /proc/none/run" in done.stderr
-
-
 def test_a_record_with_something_else_in_it_is_one_sentence(run):
+    """Or of another version of the format."""
     _, files, _ = run(*FLAGS, "--cases=1")
     text = files["json"].read_text()
     case, path = ("cases", 0), ("cases", 0, "implementations", "candidate")
@@ -386,6 +366,7 @@ def test_a_record_with_something_else_in_it_is_one_sentence(run):
         (("machines",), None), (("machines",), [[]]), (("candidate", "mapped"), None),
         (("shard",), [1, 2]), (("shard",), {}), ((*case, "implementations"), []), (path, None),
         ((*path, "outputs"), None), ((*path, "departures"), [1]), ((*case, "failures"), None),
+        (("schema",), 99),
     ):  # fmt: skip
         content = {"whole": json.loads(text)}
         *steps, last = ("whole", *where)
@@ -396,17 +377,10 @@ def test_a_record_with_something_else_in_it_is_one_sentence(run):
         files["json"].write_text(json.dumps(content["whole"]))
         done = command.run("merge", str(files["json"]))
         assert done.returncode == 2, where
-        assert f"{files['json']} is no record of a conformance run" in done.stderr
+        said = f"{files['json']} is no record of a conformance run"
+        said = f"format 99, this is for {record.VERSION}" if where == ("schema",) else said
+        assert said in done.stderr
         assert len(done.stderr.splitlines()) == 1
-
-
-def test_another_version_of_the_format_is_said(run):
-    _, files, _ = run(*FLAGS, "--cases=1")
-    content = json.loads(files["json"].read_text())
-    content["schema"] = 99
-    files["json"].write_text(json.dumps(content))
-    with pytest.raises(UsageError, match=f"format 99, this is for {record.VERSION}"):
-        record.load(files["json"])
 
 
 def test_only_the_whole_run_can_tell_that_a_divergence_is_stale(two):

@@ -1,23 +1,31 @@
 """What the judge promises of any formula, asked with a right kernel and wrong ones: right answers
 pass, a fault fails in some case, and a case that counts as evidence fails wrong-on-purpose answers.
 
-FORMULAS has the forward ops, the gradient behind an activation and the second order, each with
-a table of faults.
+FORMULAS has the first-order gradient by the kernels of numpy_kernels.py; the forward ops, the
+gradient behind an activation and the second order by their models, each with a table of faults.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy_kernels
 
+from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.execution.answer import Answer
-from tf_bn_ops.conformance.models import batch_norm, batch_norm_grad_grad, bounds
+from tf_bn_ops.conformance.models import (
+    batch_norm,
+    batch_norm_grad,
+    batch_norm_grad_grad,
+    bounds,
+)
 from tf_bn_ops.conformance.models.formula_models import MODELS, fill
 from tf_bn_ops.conformance.models.measure import assembled
 from tf_bn_ops.conformance.verdict.judge import judge
@@ -50,48 +58,6 @@ def answer(outputs: Outputs, one: Filled) -> Answer:
     return Answer([a.reshape(one.case.shape) if a.ndim == 3 else a for a in arrays])
 
 
-@dataclasses.dataclass(frozen=True)
-class Judged:
-    """A formula and its cases.
-
-    Attributes:
-      ops: whose formula it is.
-      faults: kernels with one thing wrong.
-      count: cases that are drawn; larger ones of them are left out.
-      evidence: wrong-on-purpose answer -> the outputs that cases are evidence for against it.
-      share: of the cases that are evidence.
-    """
-
-    ops: Sequence[str]
-    faults: Mapping[str, Kernel]
-    count: int
-    evidence: Mapping[str, Sequence[str]]
-    share: float
-
-    def filled(self) -> list[Filled]:
-        cases = generate.generate(self.count, 1, generate.combinations(self.ops))
-        return [Filled.of(c) for c in cases if 0 < math.prod(c.shape) < 5_000]
-
-    def judge(self, kernel: Kernel, one: Filled) -> CaseResult:
-        answers = {"candidate": answer(kernel(one.case, one.problem), one)}
-        return judge(one.case, one.inputs, answers, STRICT)
-
-    def evidence_against(self, wrong: str, cases: Iterable[Filled]) -> dict[str, int]:
-        """Cases that count as evidence, by role; each of them fails the wrong answer."""
-        counted = dict.fromkeys(self.evidence[wrong], 0)
-        for one in cases:
-            evidence = self.judge(right, one).evidence
-            failures = self.judge(self.faults[wrong], one).failures
-            failed = {failure.split()[0] for failure in failures}
-            for role in counted:
-                counted[role] += evidence[role]
-                assert role in failed or not evidence[role], (str(one.case), role)
-        return counted
-
-
-# ---- Faults of any formula -----------------------------------------------------------------------
-
-
 def right(case: Case, problem: Problem, is_training: bool | None = None) -> Outputs:
     """The right answer of the formula model, rounded once; without `is_training` in its mode."""
     model, channels = MODELS[problem.formula], problem.view[1]
@@ -103,6 +69,65 @@ def right(case: Case, problem: Problem, is_training: bool | None = None) -> Outp
     found = {r: assembled(parts, r, "value", c_abi.shape_of(problem, r)) for r in model.outputs}
     with np.errstate(all="ignore"):
         return {role: problem.type_of(role).store(array) for role, array in found.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """A formula and its cases.
+
+    Attributes:
+      ops: whose formula it is.
+      faults: kernels with one thing wrong.
+      count: cases that are drawn.
+      evidence: wrong-on-purpose answer -> the outputs that cases are evidence for against it.
+      share: of the cases that are evidence.
+      sizes: cases with other numbers of elements are left out.
+      draw: the inputs of a case.
+      right: a right kernel.
+      profiles: those that it passes; faults are judged by the first.
+    """
+
+    ops: Sequence[str]
+    faults: Mapping[str, Kernel]
+    count: int
+    evidence: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    share: float = 1 / 2
+    sizes: range = range(1, 5_000)
+    draw: Callable[[Case], Inputs] = fill
+    right: Kernel = right
+    profiles: Sequence[bounds.Profile] = (STRICT,)
+
+    @functools.cached_property
+    def filled(self) -> list[Filled]:
+        cases = generate.generate(self.count, 1, generate.combinations(self.ops))
+        return [Filled.of(c, self.draw) for c in cases if math.prod(c.shape) in self.sizes]
+
+    def judge(
+        self, kernel: Kernel, one: Filled, profile: bounds.Profile | None = None
+    ) -> CaseResult:
+        answers = {"candidate": answer(kernel(one.case, one.problem), one)}
+        return judge(one.case, one.inputs, answers, profile or self.profiles[0])
+
+    @functools.cached_property
+    def _evidence(self) -> list[Mapping[str, bool]]:
+        return [self.judge(self.right, one).evidence for one in self.filled]
+
+    def evidence_against(self, wrong: str) -> dict[str, int]:
+        """Cases that count as evidence, by role; each of them fails the wrong answer."""
+        counted = dict.fromkeys(self.evidence[wrong], 0)
+        for one, evidence in zip(self.filled, self._evidence, strict=True):
+            # Frozen, the saved variance is what was given.
+            if "unbiased" in wrong and not one.case.is_training:
+                continue
+            failures = self.judge(self.faults[wrong], one).failures
+            failed = {failure.split()[0] for failure in failures}
+            for role in counted:
+                counted[role] += evidence[role]
+                assert role in failed or not evidence[role], (str(one.case), role)
+        return counted
+
+
+# ---- Faults of any formula -----------------------------------------------------------------------
 
 
 def _changed(role: str, change: Callable[[np.ndarray], np.ndarray]) -> Kernel:
@@ -148,6 +173,13 @@ _OF_ALL: dict[str, Kernel] = {
         role: np.zeros_like(array) for role, array in right(case, problem).items()
     },
 }
+
+# ---- The first-order gradient --------------------------------------------------------------------
+
+
+def first_order(kernel: type[numpy_kernels.Kernel]) -> Kernel:
+    return lambda case, problem: numpy_kernels.outputs(kernel, case, problem.values)
+
 
 # ---- The forward ops -----------------------------------------------------------------------------
 
@@ -251,6 +283,16 @@ _SECOND_ORDER = {
 }
 
 FORMULAS = {
+    "first_order": Judged(
+        [op.name for op in spec.of_formula(spec.ops.BATCH_NORM_GRAD)],
+        {kernel.__name__: first_order(kernel) for kernel in numpy_kernels.FAULTS}, 400,
+        {
+            "AllZeros": batch_norm_grad.OUTPUTS, "Identity": ("x_backprop",),
+            "ModesSwapped": ("x_backprop",),
+        },
+        sizes=range(20_000), draw=numpy_kernels.fill, right=first_order(numpy_kernels.Kernel),
+        profiles=(STRICT, bounds.PROFILES["textbook"]),
+    ),
     "forward": Judged(
         ("FusedBatchNormV3", "FusedBatchNormEx"), _FORWARD, 600,
         {
@@ -262,7 +304,6 @@ FORMULAS = {
     "behind_activation": Judged(
         ("FusedBatchNormGradEx",), _BEHIND_ACTIVATION, 260,
         {"zeros": ("x_backprop", "scale_backprop", "offset_backprop")},
-        1 / 2,
     ),
     "second_order": Judged(
         ("FusedBatchNormGradGrad",), _SECOND_ORDER, 400,
@@ -270,6 +311,5 @@ FORMULAS = {
             "zeros": batch_norm_grad_grad.OUTPUTS, "identity as x_grad": ("x_grad",),
             "identity as y_backprop_grad": ("y_backprop_grad",),
         },
-        1 / 2,
     ),
 }  # fmt: skip

@@ -156,7 +156,7 @@ def _judge_gradient(kernel, one, profile=FLOAT32):
     return judge(one.case, one.inputs, {"candidate": answer}, profile)
 
 
-@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("seed", range(1, 4))
 def test_careful_kernels_pass(seed):
     for one in _filled(300, seed, FORWARD):
         for name, statistics in HONEST.items():

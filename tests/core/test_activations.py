@@ -1,14 +1,22 @@
-"""What is special to the gradient behind an activation, through the C ABI, without TensorFlow.
+"""What is special to activations and their gradients, through the C ABI, without TensorFlow.
 
-Promised besides what test_every_formula.py holds: bitwise the plain gradient of the masked
-y_backprop; the mask is y's, whether it is taken from y or, without reading y, from x by the
-forward's coefficients; NaN does not pass, an infinity passes a ReLU.
+Promised besides what test_every_formula.py holds. Of clamps: bitwise the plain gradient of the
+masked y_backprop; the mask is y's, whether it is taken from y or, without reading y, from x by the
+forward's coefficients; NaN does not pass, an infinity passes a ReLU. Of smooth activations: their
+derivatives in spec/activations.py, and the bounds of these, are right; exp is within 1 unit in the
+last place, and in a vector bitwise what it is alone; at infinities and NaN values and derivatives
+are what the formula gives; the gradient reads no y, but a side input in its place; what cannot be
+has an error.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
+import pathlib
+import shlex
+import subprocess
 from typing import Any
 
 import builds
@@ -21,8 +29,9 @@ from tf_bn_ops.conformance.models import batch_norm_grad_ex, formula_models
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.c_abi import bits
 from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Problem, random_forward_problem
-from tf_bn_ops.spec import DTYPES
+from tf_bn_ops.spec import ACTIVATIONS, DTYPES, SMOOTH_ACTIVATIONS
 
+ROOT = pathlib.Path(__file__).parents[2]
 FEW_VIEWS = [(33, 7, 1), (18, 64, 1), (9, 5, 49), (9, 2, 1025)]
 MODES = list(itertools.product((RELU, RELU6), (True, False)))
 
@@ -70,7 +79,7 @@ def gradient_of(forward: Problem, outputs: dict[str, np.ndarray], seed: int = 1)
         "y": outputs["y"],
     }
     has_side_input = "side_input" in forward.values
-    is_smooth = forward.activation in spec.SMOOTH_ACTIVATIONS
+    is_smooth = forward.activation in SMOOTH_ACTIVATIONS
     if is_smooth and has_side_input:
         values["y"] = forward["side_input"]
     if is_smooth or not has_side_input:
@@ -87,12 +96,6 @@ def gradient_of(forward: Problem, outputs: dict[str, np.ndarray], seed: int = 1)
 def make_problem(view: tuple[int, int, int], dtype: str = "float32", **fields: Any) -> Problem:
     forward = forward_problem(view, dtype, **fields)
     return gradient_of(forward, run_forward(forward))
-
-
-def mask_from_y(problem: Problem) -> Problem:
-    """The same, without the offset, by which the mask would be from x."""
-    values = {r: a for r, a in problem.values.items() if r != "offset"}
-    return dataclasses.replace(problem, values=values)
 
 
 def without_y(problem: Problem) -> Problem:
@@ -288,25 +291,18 @@ def test_a_subnormal_scale_is_flushed_for_the_coefficients_too():
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_coefficients_are_right(dtype, is_training):
-    """Within the bounds of models/batch_norm.py; second parts are the rests of first ones."""
+    """Within the bounds of models/batch_norm.py; second parts are the rests of first ones. Without
+    elements they are written, too: as 0, as saved_mean and saved_variance are in training."""
     forward = forward_problem((500, 9, 2), dtype, is_training=is_training)
+    nothing = forward_problem((0, 5, 3), dtype, is_training=is_training)
     for name in ISA_BUILDS:
+        assert not run_forward(nothing, name)["forward_coefficients"].any()
         outputs = run_forward(forward, name)
         given = outputs.pop("forward_coefficients")
         assert bits(c_abi.run(forward, implementation=name)) == bits(outputs)  # Without an array.
         assert not formula_models.check_coefficients(forward, given)
         for part, rest in (given[:2], given[3:]):
             assert (np.abs(rest) <= np.spacing(np.abs(part)) / 2).all()
-
-
-@pytest.mark.parametrize("implementation", ISA_BUILDS)
-@pytest.mark.parametrize("dtype", ["half", "float64"])
-def test_without_elements_the_coefficients_are_written_all_the_same(dtype, implementation):
-    """As 0, as saved_mean and saved_variance are in training."""
-    for is_training in (True, False):
-        forward = forward_problem((0, 5, 3), dtype, is_training=is_training)
-        k = run_forward(forward, implementation)["forward_coefficients"]
-        assert not k.any()
 
 
 # ---- The mask from y -----------------------------------------------------------------------------
@@ -319,21 +315,6 @@ def test_without_the_coefficients_or_the_offset_the_mask_is_that_of_y(missing, i
     problem["y"][:, 3] = 0
     del problem.values[missing]
     want = plain(problem, implementation=implementation)
-    assert bits(c_abi.run(problem, implementation=implementation)) == bits(want)
-
-
-# ---- In place ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("implementation", ISA_BUILDS)
-def test_y_backprop_y_and_x_may_be_one_tensor(implementation):
-    """A mask from y whose buffer is x's; the gradient's, too."""
-    problem = mask_from_y(make_problem((50, 20, 3)))
-    for role in ("y", "y_backprop"):
-        problem[role] = problem["x"].copy()
-    want = c_abi.run(problem, implementation=implementation)
-    assert_right(want, problem)
-    problem["y"] = problem["y_backprop"] = problem["x"]
     assert bits(c_abi.run(problem, implementation=implementation)) == bits(want)
 
 
@@ -374,9 +355,6 @@ def test_the_gradient_of_a_side_input_is_passed_on(activation, is_training, dtyp
             assert builds.bits({"": got}) == builds.bits({"": want}), name
 
 
-# ---- NaN, infinity, few elements -----------------------------------------------------------------
-
-
 @pytest.mark.parametrize("implementation", ISA_BUILDS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_gradient_that_does_not_pass_does_not_count(bad, implementation):
@@ -389,27 +367,89 @@ def test_a_gradient_that_does_not_pass_does_not_count(bad, implementation):
     assert bits(c_abi.run(problem, implementation=implementation)) == bits(want)
 
 
-def test_cudnn_s_convention():
-    """reserve_space_2 of a GPU in training holds rstd."""
-    problem = make_problem((40, 5, 7))
-    want = c_abi.run(problem)
-    rstd = 1 / np.sqrt(problem["variance"].astype(np.float64) + problem.epsilon)
-    problem["variance"] = rstd.astype(np.float32)
-    problem.variance_is_rstd = True
-    got = c_abi.run(problem)
-    assert_right(got, problem)
-    np.testing.assert_allclose(got["x_backprop"], want["x_backprop"], rtol=1e-4, atol=1e-6)
+# ---- Smooth activations --------------------------------------------------------------------------
+
+# Of float: all from -0 to -90 by this step. All of them take a minute.
+STEPS = [pytest.param(4099), pytest.param(1, marks=pytest.mark.release)]
 
 
-# ---- Plans ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize("step", STEPS)
+def test_exp_is_within_one_unit_in_the_last_place(tmp_path, step):
+    compiler = shlex.split(os.environ.get("CXX", "g++"))
+    flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-Wno-psabi", f"-I{ROOT}"]
+    program = tmp_path / "exponential"
+    source = ROOT / "tests/core/exponential.cc"
+    subprocess.run([*compiler, *flags, source, "-o", program], check=True)
+    found = subprocess.run([program, str(step)], check=True, capture_output=True, text=True).stdout
+    of_float, of_double, differ, at_ends = found.split()
+    assert 0.5 <= float(of_float) < 1 and 0.5 <= float(of_double) < 1
+    assert (differ, at_ends) == ("0", "1")
 
 
-@pytest.mark.parametrize("view", [(64, 32, 3136), (64, 8, 1), (100000, 64, 1)])
-@pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize("suffix", ["", "_from_y", "_add"])
-def test_the_plan_is_that_of_the_plain_gradient(suffix, is_training, view):
-    """The same passes, whose mask costs no pass of its own."""
-    how = {"is_training": is_training, "threads": 2, "l2_bytes": 1 << 20, "llc_bytes": 1 << 25}
-    plan = c_abi.explain(spec.ops.BATCH_NORM_GRAD_EX + suffix, view, **how)
-    assert plan.call["formula"] == spec.ops.BATCH_NORM_GRAD_EX + suffix
-    assert plan["schedule"] == c_abi.explain(spec.ops.BATCH_NORM_GRAD, view, **how)["schedule"]
+@pytest.mark.parametrize("activation", SMOOTH_ACTIVATIONS)
+def test_derivatives_and_their_bounds(activation):
+    kind, step = ACTIVATIONS[activation], 2.0**-10
+    v = np.arange(-20, 20, step) + step / 2  # On both sides of where pieces meet.
+    slope = kind.slope(np, v)
+    between = (kind.value(np, v + step / 2) - kind.value(np, v - step / 2)) / step
+    np.testing.assert_allclose(slope, between, rtol=0, atol=step**2)
+    assert 0.9 * kind.steepest < np.abs(slope).max() <= kind.steepest
+    rises = np.diff(slope) / step
+    jumps = np.abs(rises) > 10
+    np.testing.assert_allclose(v[:-1][jumps] + step / 2, [*kind.jumps], rtol=0, atol=1e-9)
+    np.testing.assert_allclose(np.abs(np.diff(slope)[jumps]), [*kind.jumps.values()], rtol=1e-2)
+    assert 0.9 * kind.bend < np.abs(rises[~jumps]).max() <= kind.bend * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("activation", SMOOTH_ACTIVATIONS)
+def test_y_is_not_read_and_neither_coefficients_nor_a_near_mean_are_needed(activation):
+    forward = forward_problem((300, 8, 1), activation=activation)
+    forward["x"][:] += 1e4
+    gradient = gradient_of(forward, run_forward(forward))
+    nan = np.full_like(gradient["y"], np.nan)
+    unread = dataclasses.replace(gradient, values={**gradient.values, "y": nan})
+    assert bits(c_abi.run(unread)) == bits(c_abi.run(gradient))
+    assert_right(c_abi.run(gradient), gradient)
+    values = {r: a for r, a in unread.values.items() if r != "forward_coefficients"}
+    given = dataclasses.replace(gradient, values=values)  # A rounded mean is as given.
+    assert_right(c_abi.run(given), given)
+
+
+def at(x: list[float], activation: str) -> tuple[np.ndarray, np.ndarray]:
+    """Values and derivatives at x: frozen, y of x itself, and the gradient of 1."""
+    array = np.array(x, np.float32).reshape(-1, 1, 1)
+    one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
+    values = {"x": array, "scale": one, "offset": zero, "mean": zero, "variance": one}
+    forward = Problem(values, 0.0, is_training=False, activation=activation)
+    y = c_abi.run(forward)["y"]
+    values = {"y_backprop": np.ones_like(array), **values, "y": y}
+    gradient = Problem(values, 0.0, is_training=False, activation=activation)
+    return y.ravel(), c_abi.run(gradient)["x_backprop"].ravel()
+
+
+ENDS = [-np.inf, -3e38, -1000, -100, 0, 100, 3e38, np.inf, np.nan]
+
+
+def test_silu_at_the_ends():
+    """As x * sigmoid(x) in TensorFlow: minus infinity times zero is NaN."""
+    value, slope = at(ENDS, "Silu")
+    want = np.array([np.nan, 0, 0, 0, 0, 100, 3e38, np.inf, np.nan], np.float32)
+    np.testing.assert_array_equal(value, want)
+    np.testing.assert_array_equal(slope, [np.nan, 0, 0, 0, 0.5, 1, 1, np.nan, np.nan])
+
+
+def test_hard_silu_at_the_ends_and_where_pieces_meet():
+    value, slope = at([*ENDS, -3, 3], "HardSilu")
+    want = [np.nan, 0, 0, 0, 0, 100, 3e38, np.inf, np.nan, 0, 3]
+    np.testing.assert_allclose(value, want, 2e-7)
+    want = [0, 0, 0, 0, 0.5, 1, 1, 1, np.nan, 0, 1]
+    np.testing.assert_allclose(slope, want, 2e-7)
+
+
+@pytest.mark.parametrize("role", ["sum_dy", "local_sum_dy"])
+def test_what_a_smooth_activation_has_no_formula_for_is_an_error(role):
+    forward = forward_problem((33, 7, 1), activation="Silu")
+    array = np.zeros(forward.view, np.float64)
+    call = c_abi.call_of(forward, c_abi.new_outputs(forward), **{role: array.ctypes.data})
+    with pytest.raises(ValueError, match=f"{role} must be NULL with a smooth activation"):
+        c_abi.run_call(call)
