@@ -180,7 +180,7 @@ def test_shapes_that_broke_other_libraries_are_run_for_every_formula():
 
 
 def test_500_cases_have_every_pair_and_every_kind_in_each_layout_and_mode():
-    """Which is what test_judged_formulas.py counts on."""
+    """Which is what test_judge.py counts on."""
     op = spec.OPS["FusedBatchNormGradV3"]
     combos = generate.combinations([op.name])
     cases = list(generate.generate(500, 1, combos))

@@ -34,7 +34,7 @@ if not (mutants.ROOT / "Makefile").exists():
 
 pytestmark = pytest.mark.long
 
-CASES = 150
+CASES = 100
 
 # Every task of the kernels, and what is computed between them, takes the next of the four rounding
 # modes of the processor (to nearest, down, up, to zero) from a pseudo-random sequence.

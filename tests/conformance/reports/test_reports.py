@@ -346,12 +346,14 @@ def test_what_is_not_one_run_is_refused(two, change, message):
 def test_refusal_is_one_sentence_and_status_2(run, tmp_path):
     broken = tmp_path / "broken.json"
     broken.write_text(f'{{"schema": {record.VERSION}}}')
-    for files, message in (
-        ([], "nothing to merge"),
-        ([str(broken)], "should have the fields"),
-        (["/nowhere.json"], "/nowhere.json is no record"),
+    for flags, message in (
+        (["merge"], "nothing to merge"),
+        (["merge", str(broken)], "should have the fields"),
+        (["merge", "/nowhere.json"], "/nowhere.json is no record"),
+        ([*FLAGS, "--shard=43/43"], "--shard=43/43 has none of the 42 cases"),
+        ([*FLAGS, "--kinds=contract", "--cases=0"], "these flags select no case"),
     ):
-        status, _, printed = run("merge", *files)
+        status, _, printed = run(*flags)
         assert status == 2 and message in printed
         assert len(printed.strip().splitlines()) == 1
 
