@@ -66,7 +66,7 @@ def differentiate(
     graph, fed, outputs = graph_of(name, calls)
     (folder / "graph.pb").write_bytes(graph.as_graph_def().SerializeToString())
     words = (tf.sysconfig.get_lib(), folder, outputs, len(fed), library)
-    told = forked.run(PROGRAM, "gradients", *words)
+    told = forked.run(PROGRAM, *words)
     return told, graph, fed
 
 

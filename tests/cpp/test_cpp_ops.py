@@ -64,6 +64,9 @@ def test_loading_is_explicit_and_idempotent(run_client):
         "before building a graph that holds it"
     )
     assert after == "0 "
+    # As a server may have it.
+    preloaded = run_client("load", LD_PRELOAD=tf_bn_ops.library_path())
+    assert preloaded.stdout.splitlines() == ["", "0 "]
 
 
 def test_loading_by_path(run_client, tmp_path):

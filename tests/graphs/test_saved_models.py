@@ -8,7 +8,6 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 from typing import Any
 
 import forked
@@ -31,31 +30,35 @@ SHAPE = (4, 6, 5, 3)
 X = np.random.default_rng(0).normal(1, 2, SHAPE).astype(np.float32)
 ROWS = [tf.TensorSpec((None, *SHAPE[1:]))]
 
-# Calls the signature three times, and differentiates the function, where this library is not.
+# Calls the signature three times, and differentiates the function, where this package is not; an
+# op library of its arguments is loaded first.
 ANYWHERE = """
 import json, sys
 import numpy as np, tensorflow as tf
 
 sys.modules["tf_bn_ops"] = None
+for library in sys.argv[2:]:
+    if library.endswith(".so"):
+        tf.load_library(library)
 x = tf.constant(np.load(sys.argv[1] + "/x.npy"))
 model = tf.saved_model.load(sys.argv[1])
 results = [[*model.signatures["serve"](x=x).values()][0].numpy().tolist() for _ in range(3)]
 with tf.GradientTape() as tape:
     tape.watch(x)
-    loss = tf.reduce_sum(tf.sin(model.serve(x))) if sys.argv[2:] else x
+    loss = tf.reduce_sum(tf.sin(model.serve(x))) if "differentiated" in sys.argv else x
 print(json.dumps([results, tape.gradient(loss, x).numpy().tolist()]))
 """
 
 
-def anywhere(path: pathlib.Path, *differentiated: str) -> subprocess.CompletedProcess[str]:
+def anywhere(path: pathlib.Path, *words: str) -> subprocess.CompletedProcess[str]:
     np.save(path / "x.npy", X)
     environment = {**os.environ, "PYTHONPATH": ""}
-    return forked.run(ANYWHERE, path, *differentiated, env=environment, cwd=path)
+    return forked.run(ANYWHERE, path, *words, env=environment, cwd=path)
 
 
-def found_anywhere(path: pathlib.Path, *differentiated: str) -> list[Any]:
+def found_anywhere(path: pathlib.Path, *words: str) -> list[Any]:
     """Results, and the gradient if it is asked for."""
-    run = anywhere(path, *differentiated)
+    run = anywhere(path, *words)
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
 
@@ -219,6 +222,9 @@ def test_what_trains_loads_anywhere_once_it_is_rewritten(tmp_path, kind, op):
     assert refused.returncode != 0
     sentence = "Op type not registered 'TfBnOps>FusedBatchNorm"
     assert sentence in refused.stderr or kind is StepOfKeras
+    # A server loads the library; preloaded: tests/cpp/test_cpp_ops.py.
+    got, _ = found_anywhere(ours, tf_bn_ops.library_path())
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
     loaded = tf.saved_model.load(str(ours))
     np.testing.assert_array_equal(results(loaded.signatures["serve"]), want)
     if kind is Training:
@@ -230,39 +236,6 @@ def test_what_trains_loads_anywhere_once_it_is_rewritten(tmp_path, kind, op):
     assert not {EX, GRAD_EX, *SHIM_OPS} & listed
     assert kind is not StepOfKeras or {"FusedBatchNormV3", "RealDiv", "Size"} <= listed
     np.testing.assert_allclose(found_anywhere(builtin)[0], want, rtol=1e-4, atol=1e-4)
-
-
-# TensorFlow's C API, as a server has it.
-SERVER = pathlib.Path(__file__).resolve().parents[1] / "cpp" / "tensorflow_c.py"
-
-
-def served(path: pathlib.Path, *library: str, **variables: str) -> Any:
-    """What a server answers, perhaps with a library that it loads; or its error."""
-    signature = read(path).meta_graphs[0].signature_def["serve"]
-    (output,) = signature.outputs.values()
-    lib = tf.sysconfig.get_lib()
-    words = (signature.inputs["x"].name, output.name, ",".join(map(str, SHAPE)), *library)
-    done = subprocess.run(
-        [sys.executable, SERVER, "serve", lib, path, *words], input=X.tobytes(),
-        env={**os.environ, "LD_LIBRARY_PATH": lib, **variables}, capture_output=True, timeout=300,
-    )  # fmt: skip
-    return np.array(done.stdout.split(), np.float32) if not done.returncode else done.stderr
-
-
-@pytest.mark.long
-def test_a_server_needs_the_library_for_what_trains_alone(tmp_path):
-    infers, trains, builtin = (tmp_path / name for name in ("infers", "trains", "builtin"))
-    models, library = {infers: Inference(), trains: Derivative()}, tf_bn_ops.library_path()
-    for path, model in models.items():
-        save(model, path)
-    assert rewrite.to_builtin(trains, builtin) == 2  # Forward op and gradient.
-    assert b"Op type not registered 'TfBnOps>FusedBatchNorm" in served(trains)
-    for path, got in (
-        *((path, served(path)) for path in (infers, builtin)),
-        *((trains, served(trains, library)), (trains, served(trains, LD_PRELOAD=library))),
-    ):
-        (want, *_) = results(models.get(path, models[trains]).serve)
-        np.testing.assert_allclose(got, want.ravel(), rtol=1e-4, atol=1e-4)
 
 
 # ---- Rewritten -----------------------------------------------------------------------------------

@@ -168,7 +168,7 @@ def assert_close(got, want, rtol=1e-4, atol=1e-5) -> None:
 @pytest.mark.parametrize("make", MODELS)
 def test_replaced_it_computes_the_same_and_restored_it_is_what_it_was(make):
     model, x = randomized(make)
-    want, state = values(model(x, training=False)), [np.array(v) for v in model.variables]
+    want, state = values(model(x, training=False)), [np.array(v.numpy()) for v in model.variables]
     layers, before = norms(model), [(type(layer), dict(vars(layer))) for layer in norms(model)]
     assert replace_batch_norm(model, verify=x) is model
     for a, b in zip(values(model.variables), state, strict=True):
