@@ -20,7 +20,6 @@ from score import GATHER_STATS
 from tf_bn_ops import spec
 from tf_bn_ops.conformance import flags
 from tf_bn_ops.conformance.cases import generate
-from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.cases.execution_modes import MOST_CONSTANT
 from tf_bn_ops.conformance.execution import stateful
 from tf_bn_ops.conformance.execution.answer import identical
@@ -70,23 +69,6 @@ def coefficients_failure(problem: Problem) -> str:
 _THREADS, _CALLS = 4, 80
 
 Outputs = Mapping[str, np.ndarray]
-
-
-def is_looked_at(case: Case) -> bool:
-    """Small calls, of which many take no time."""
-    return math.prod(case.shape) <= MOST_CONSTANT
-
-
-def call_predecessors(case: Case) -> None:
-    """Calls of equal dimensions in which everything else differs, whatever they give."""
-    for earlier in generate.predecessors(case):
-        c_abi.run(problems.of_call(earlier, fill(earlier)))
-
-
-def state_failures(problem: Problem, right: Outputs) -> Iterator[str]:
-    """How other calls of a problem differ from `right`, which one call gave."""
-    yield from _unwritten(problem, right)
-    yield from _concurrent(problem, right)
 
 
 def _same(a: Outputs, b: Outputs) -> bool:
@@ -142,14 +124,16 @@ def main() -> None:
     cases = generate.generate(count, flags.DEFAULT_SEED, combos)
     for number, case in enumerate(cases, start=1):
         inputs = model_of(case.spec).fill(case)
-        looks_for_state = number % _STATE_EVERY == 0 and is_looked_at(case)
-        if looks_for_state:
-            call_predecessors(case)
+        # Small calls, of which many take no time, after others of equal dimensions.
+        looks_for_state = number % _STATE_EVERY == 0 and math.prod(case.shape) <= MOST_CONSTANT
+        for earlier in generate.predecessors(case) if looks_for_state else ():
+            c_abi.run(problems.of_call(earlier, fill(earlier)))
         answers = {"candidate": core_answer.answer(case, inputs)}
         failures = judge(case, inputs, answers, _STRICT).failures
         if looks_for_state and not failures:
             problem = problems.of_call(case, inputs)
-            failures = list(state_failures(problem, c_abi.run(problem)))
+            right = c_abi.run(problem)
+            failures = [*_unwritten(problem, right), *_concurrent(problem, right)]
         if ops[0].formula == spec.ops.BATCH_NORM_ADD and not failures:
             failures = [*filter(None, [coefficients_failure(problems.of_call(case, inputs))])]
         if failures:
