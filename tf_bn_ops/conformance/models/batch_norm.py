@@ -75,7 +75,6 @@ from tf_bn_ops.conformance.models import batch_norm_inputs, inputs, smooth
 from tf_bn_ops.conformance.models import oracle as oracle_lib
 from tf_bn_ops.conformance.models.bounds import Profile, flushed_below
 from tf_bn_ops.conformance.models.measure import WHOLE, Expected, FormulaModel
-from tf_bn_ops.conformance.models.oracle import working_type
 from tf_bn_ops.conformance.models.sums import ChannelSums, Region, regions
 from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Problem
 
@@ -108,20 +107,8 @@ class _Statistics:
     xc: _Array
 
 
-class Oracle:
-    """The right answer to one problem, in its working type."""
-
-    def __init__(self, problem: Problem):
-        self.problem = problem
-        self.work = working_type(problem)
-        outer, _, inner = problem.view
-        self.count = outer * inner
-
-    def column(self, role: str) -> _Array:
-        return self.problem.wide(role, self.work)
-
-    def load(self, role: str, at: Region) -> _Array:
-        return self.problem.dtype.widen(self.problem[role][at], self.work)
+class Oracle(oracle_lib.Tensors):
+    """The right answer to one problem."""
 
     def of_batch(self, around_zero: bool) -> _Statistics:
         """The statistics of x: two passes, compensated, the second around the first one's mean.
@@ -146,7 +133,7 @@ class Oracle:
     def _pass(self, center: _Array) -> ChannelSums:
         sums = ChannelSums(self.problem.view[1], self.work)
         for at in regions(self.problem.view):
-            xc = self.load("x", at) - center[at[1], None]
+            xc = self.part("x", at) - center[at[1], None]
             sums.add("x", at, xc)
             sums.add_magnitudes("|x|", at, xc)
             sums.add("x_x", at, xc * xc)
@@ -170,10 +157,10 @@ class Oracle:
         """y of a chunk with some statistics, by which wrong-on-purpose answers differ."""
         c = at[1]
         factor = self.column("scale") * self.rstd(of)
-        xmu = (self.load("x", at) - of.mean[c, None]) - of.rest[c, None]
+        xmu = (self.part("x", at) - of.mean[c, None]) - of.rest[c, None]
         y = xmu * factor[c, None] + self.column("offset")[c, None]
         if "side_input" in self.problem.values:
-            y = y + self.load("side_input", at)
+            y = y + self.part("side_input", at)
         return activated(y, self.problem.activation)
 
 
@@ -373,12 +360,12 @@ def _elements(
     for at in regions(problem.view):
         c = at[1]
         factor = factors[c, None]
-        xmu = (oracle.load("x", at) - of.mean[c, None]) - of.rest[c, None]
+        xmu = (oracle.part("x", at) - of.mean[c, None]) - of.rest[c, None]
         scaled = xmu * factor
         offset = oracle.column("offset")[c, None]
         y, size = scaled + offset, np.abs(scaled) + np.abs(offset)
         if "side_input" in problem.values:
-            side = oracle.load("side_input", at)
+            side = oracle.part("side_input", at)
             y, size = y + side, size + np.abs(side)
         off = roundings * size + constant[c, None] + t * np.abs(xmu)
         off = off + np.abs(scaled) * np.where(infinite, 0, errors.rho)[c, None]
@@ -389,7 +376,7 @@ def _elements(
         value, bound = _clamped(problem, y, off)
         impostors: dict[str, Callable[[], _Array]] = {
             "other mode": lambda at=at: oracle.y(at, other_mode()),  # type: ignore[misc]
-            "identity": lambda at=at: oracle.load("x", at),  # type: ignore[misc]
+            "identity": lambda at=at: oracle.part("x", at),  # type: ignore[misc]
         }
         yield Expected(
             "y", at, value, bound, size, impostors,

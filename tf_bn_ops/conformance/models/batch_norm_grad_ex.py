@@ -106,32 +106,31 @@ class SmoothOracle(Oracle):
     def __init__(self, problem: Problem, profile: Profile):
         self._profile, self._computed_in = profile, spec.DTYPES[problem.dtype.accumulator]
         super().__init__(problem)
-        outer, channels, inner = self.shape
-        self._mean_error, self._mean_error_xmu = np.zeros((2, channels), self.work)
+        self._mean_error, self._mean_error_xmu = np.zeros((2, self.shape[1]), self.work)
         with np.errstate(all="ignore"):
             for at in regions(self.shape):
                 errors, xmu = self._errors(at)
-                self._mean_error[at[1]] += errors.sum((0, 2)) / (outer * inner)
-                self._mean_error_xmu[at[1]] += (errors * np.abs(xmu)).sum((0, 2)) / (outer * inner)
+                self._mean_error[at[1]] += errors.sum((0, 2)) / self.count
+                self._mean_error_xmu[at[1]] += (errors * np.abs(xmu)).sum((0, 2)) / self.count
 
     def load(self, at: Region) -> tuple[np.ndarray, np.ndarray]:
         y_backprop, xmu = super().load(at)
-        return y_backprop * smooth.slope(self._before(at, xmu), self._problem.activation), xmu
+        return y_backprop * smooth.slope(self._before(at, xmu), self.problem.activation), xmu
 
     def _before(self, at: Region, xmu: np.ndarray) -> np.ndarray:
         """What the activation is applied to."""
-        offset = self._problem.wide("offset", self.work)[at[1], None]
-        factor = self._problem.wide("scale", self.work) * self.rstd
+        offset = self.column("offset")[at[1], None]
+        factor = self.column("scale") * self.rstd
         return xmu * factor[at[1], None] + offset + self._side(at)
 
     def _side(self, at: Region) -> np.ndarray:
-        if not self._problem.num_side_inputs:
+        if not self.problem.num_side_inputs:
             return np.zeros((), self.work)
-        return self._problem.dtype.widen(self._problem["y"][at], self.work)
+        return self.part("y", at)
 
     def side_input(self) -> Iterator[Expected]:
         """What is expected of side_input_backprop."""
-        dtype = self._problem.dtype
+        dtype = self.problem.dtype
         for at in regions(self.shape):
             with np.errstate(all="ignore"):
                 value, _ = self.load(at)
@@ -141,11 +140,11 @@ class SmoothOracle(Oracle):
 
     def _errors(self, at: Region) -> tuple[np.ndarray, np.ndarray]:
         """e, and x - mean."""
-        kind, profile = self._problem.activation, self._profile
+        kind, profile = self.problem.activation, self._profile
         u, t, c = self._computed_in.unit_roundoff, self._computed_in.smallest_normal, at[1]
         y_backprop, xmu = super().load(at)
         v, factor = self._before(at, xmu), np.abs(self.factor)[c, None]
-        offset = np.abs(self._problem.wide("offset", self.work))[c, None]
+        offset = np.abs(self.column("offset"))[c, None]
         mean = np.abs(self.mean)[c, None]
         roundings = 2 * profile.element_roundings * u
         size = np.abs(xmu) * factor + offset + np.abs(self._side(at))

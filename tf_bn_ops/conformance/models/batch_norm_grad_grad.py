@@ -71,7 +71,6 @@ from tf_bn_ops.conformance.models import inputs
 from tf_bn_ops.conformance.models import oracle as oracle_lib
 from tf_bn_ops.conformance.models.bounds import Profile, flushed_below
 from tf_bn_ops.conformance.models.measure import WHOLE, Expected, FormulaModel
-from tf_bn_ops.conformance.models.oracle import working_type
 from tf_bn_ops.conformance.models.sums import ChannelSums, Region, regions
 from tf_bn_ops.harness.problems import Call, Inputs, Problem
 
@@ -100,23 +99,17 @@ class _Constants:
         self.sum_roundings = profile.sum_roundings / 2  # The rest is for a product with rstd.
 
 
-class _Tensors:
-    """The view-shaped inputs, a chunk at a time, in the working type."""
+class _Tensors(oracle_lib.Tensors):
+    """With what sums measure x from."""
 
     def __init__(self, problem: Problem):
-        self._problem = problem
-        self.work = working_type(problem)
-        self.count = max(problem.view[0] * problem.view[2], 1)
+        super().__init__(problem)
+        self.count = max(self.count, 1)
         self.center = oracle_lib.center(problem, self.work)
-
-    def column(self, role: str) -> _Array:
-        return self._problem.wide(role, self.work)
 
     def load(self, at: Region) -> list[_Array]:
         """gx, dy, x of a chunk."""
-        dtype = self._problem.dtype
-        roles = ("x_backprop_grad", "y_backprop", "x")
-        return [dtype.widen(self._problem[role][at], self.work) for role in roles]
+        return [self.part(role, at) for role in ("x_backprop_grad", "y_backprop", "x")]
 
     def means(
         self,
@@ -125,8 +118,8 @@ class _Tensors:
     ) -> Callable[[str], _Array]:
         """Means per channel of what `terms` returns for a chunk, by name; and of the magnitudes of
         what `magnitudes` returns, by "|name|"."""
-        sums = ChannelSums(self._problem.view[1], self.work)
-        for at in regions(self._problem.view):
+        sums = ChannelSums(self.problem.view[1], self.work)
+        for at in regions(self.problem.view):
             for name, array in terms(at).items():
                 sums.add(name, at, array)
             for name, array in magnitudes(at).items() if magnitudes else ():

@@ -70,7 +70,23 @@ class Chunk:
     y_backprop: np.ndarray
 
 
-class Oracle:
+class Tensors:
+    """The inputs of a problem in its working type: vectors, and what has the shape of the view, a
+    chunk at a time; `count` is N*H*W."""
+
+    def __init__(self, problem: Problem):
+        self.problem = problem
+        self.work = working_type(problem)
+        self.count = problem.view[0] * problem.view[2]
+
+    def column(self, role: str) -> np.ndarray:
+        return self.problem.wide(role, self.work)
+
+    def part(self, role: str, at: Region) -> np.ndarray:
+        return self.problem.dtype.widen(self.problem[role][at], self.work)
+
+
+class Oracle(Tensors):
     """The exact gradient for one problem.
 
     Attributes:
@@ -83,12 +99,11 @@ class Oracle:
     """
 
     def __init__(self, problem: Problem):
-        self._problem = problem
-        self.work = working_type(problem)
-        self.mean = problem.wide("mean", self.work)
+        super().__init__(problem)
+        self.mean = self.column("mean")
         self.is_training = problem.is_training
         with np.errstate(all="ignore"):
-            variance = problem.wide("variance", self.work)
+            variance = self.column("variance")
             self.rstd = 1 / np.sqrt(variance + self.work(problem.epsilon))
             if problem.variance_is_rstd:
                 self.rstd = variance
@@ -98,7 +113,7 @@ class Oracle:
                 self.mean = np.where(is_kept, rows["mean"] + rows["mean_rest"], self.mean)
                 deviation = rows["deviation"] + rows["deviation_rest"]
                 self.rstd = np.where(is_kept, 1 / deviation, self.rstd)
-            self.factor = problem.wide("scale", self.work) * self.rstd
+            self.factor = self.column("scale") * self.rstd
             self.sums = self._sum()
             self.offset_backprop = self.sums.dy
             zero = np.zeros_like(self.rstd)
@@ -110,18 +125,13 @@ class Oracle:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        return self._problem.view
+        return self.problem.view
 
     def load(self, at: Region) -> tuple[np.ndarray, np.ndarray]:
-        dtype = self._problem.dtype
-        y_backprop = dtype.widen(self._problem["y_backprop"][at], self.work)
-        xmu = dtype.widen(self._problem["x"][at], self.work)
-        xmu -= self.mean[at[1], None]
-        return y_backprop, xmu
+        return self.part("y_backprop", at), self.part("x", at) - self.mean[at[1], None]
 
     def _sum(self) -> Sums:
-        outer, channels, inner = self.shape
-        sums = ChannelSums(channels, self.work)
+        sums = ChannelSums(self.shape[1], self.work)
         for at in regions(self.shape):
             y_backprop, xmu = self.load(at)
             product = y_backprop * xmu
@@ -130,7 +140,7 @@ class Oracle:
                 sums.add_magnitudes(name + "_abs", at, terms)
             sums.add_magnitudes("xmu_abs", at, xmu)
         names = [field.name for field in dataclasses.fields(Sums)[1:]]
-        return Sums(outer * inner, *(sums[name] for name in names))
+        return Sums(self.count, *(sums[name] for name in names))
 
     def chunks(self) -> Iterator[Chunk]:
         """x_backprop, chunk by chunk."""
