@@ -162,11 +162,7 @@ IMPORTS = {
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("value", "imports"),
-    [
-        ("kernels", "TensorFlow first"),
-        *zip(("1", "1", "keras"), IMPORTS, strict=True),
-    ],
+    ("value", "imports"), [*zip(("kernels", "1", "keras"), IMPORTS, strict=True)]
 )
 def test_startup_file_reaches_programs_that_do_not_import_us(startup_file, value, imports):
     program = STARTUP.format(imports=IMPORTS[imports])
