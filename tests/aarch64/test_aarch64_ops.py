@@ -83,7 +83,7 @@ def test_keras_layer_xla_and_statistics_of_replicas():
     emulated.run_python(
         "-m", "pytest", "-q", "-p", "no:cacheprovider",
         "-k", "chain_of_keras or compiled_by_xla or gathered_statistics",
-        "tests/keras_layers/test_keras.py", "tests/ops/test_split_ops.py",
+        "tests/keras_layers/test_keras.py", "tests/ops/test_single_ops.py",
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from numpy_kernels import fill, first_order_cases
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases import generate
-from tf_bn_ops.conformance.cases.case import Case, Problem
+from tf_bn_ops.conformance.cases.case import Problem
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.execution.implementations import OWN_OPS, Implementation
 from tf_bn_ops.conformance.minimize import program, shrink
@@ -143,22 +143,6 @@ def test_one_case_of_each_way_to_fail_is_reduced():
         assert [case["index"] for case in found] == indices
 
 
-# Programs: of the library's own ops, which are right, in every op, type and kind of layout.
-PROGRAMS = (
-    "FusedBatchNormGrad,float32,NCHW,2x3x2x2,frozen,normal,given,eps=0.001,eager,seed=1",
-    "FusedBatchNormGradV2,half,NHWC,2x2x2x3,training,exact,batch,eps=0.25,eager,seed=2",
-    "FusedBatchNormGradV2,float32,NHWC,3x9x11x5,training,normal,batch,eps=0.1,graph,seed=3",
-    "FusedBatchNormGradV3,bfloat16,NCDHW,2x3x2x1x2,training,normal,given,eps=0.001,eager,seed=4",
-    "FusedBatchNormGradV3,half,NHWC,1x2x2x3,frozen,overflow,given,eps=0.001,eager,seed=5",
-    "FusedBatchNormGradV3,float32,NHWC,2x2x2x6,training,nonfinite,given,eps=0.001,eager,seed=6",
-    "BatchNormTrainingBackprop,float64,NC,7x2,training,normal,given,eps=1e-09,eager,seed=7",
-    "FusedBatchNormGradGrad,float32,NHWC,2x2x2x3,training,normal,given,eps=0.1,eager,seed=8",
-    "FusedBatchNormGradGrad,half,NCHW,2x3x2x2,frozen,exact,given,eps=0.25,graph,seed=9",
-    "FusedBatchNormGradEx,float32,NHWC,2x2x2x3,training,normal,given,eps=0.1,eager,seed=10",
-    "FusedBatchNormGradEx,half,NCDHW,2x3x2x2x2,training,normal,batch,eps=0.1,graph,seed=15",
-)
-
-
 def _execute(text):
     """(exit status or message, what was printed) of a program, in this process."""
     pytest.importorskip("tensorflow")
@@ -168,51 +152,37 @@ def _execute(text):
     return exit_of_it.value.code, printed.getvalue()
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+def _program(case):
+    """Of the library's own op, which is right."""
+    settings = _settings(Implementation("candidate", OWN_OPS))
+    return program.program(Problem(case, fill(case)), str(case), settings)
+
+
+@pytest.mark.parametrize("name", spec.OPS)
 def test_program_tells_right_from_wrong(name):
-    case = generate.parse(name)
-    candidate = Implementation("candidate", OWN_OPS)
-    text = program.program(Problem(case, fill(case)), name, _settings(candidate))
-    imported = set(re.findall(r"^import ([\w.]+)", text, re.M))
-    assert imported <= {"sys", "numpy", "tensorflow", "importlib", "base64", "io"}
-    assert name in text
-    assert _execute(text) == (0, "right\n")
-    for wrong, said in (
-        ("[outputs[0] * 1.5, *outputs[1:]]", "_backprop|input_delta|y_backprop_grad"),
-        ("[outputs[0], -outputs[1], *outputs[2:]]", "scale_backprop|gamma_delta|x_grad"),
-        (
-            "[*outputs[:2], outputs[2][1:], *outputs[3:]]",
-            "(offset_backprop|beta_delta|scale_grad): shape",
-        ),
-    ):
-        status, printed = _execute(
-            text.replace("\nfailed = ", f"\noutputs = {wrong}\nfailed = ", 1)
-        )
-        assert status == 1, wrong
-        assert re.search(said, printed) and printed.endswith("wrong\n")
+    """Of small cases of the default run: of many types, layouts and kinds, some of them empty."""
+    drawn = generate.generate(200, 1, generate.combinations([name]))
+    cases = [case for case in drawn if math.prod(case.shape) < 100]
+    *others, empty = sorted(cases, key=lambda case: case.is_empty)
+    assert empty.is_empty
+    for case in (*others[:8], empty):
+        text = _program(case)
+        imported = set(re.findall(r"^import ([\w.]+)", text, re.M))
+        assert imported <= {"sys", "numpy", "tensorflow", "importlib", "base64", "io"}
+        assert str(case) in text
+        assert _execute(text) == (0, "right\n"), str(case)
+        for wrong in ("[o[None] for o in outputs]", "[outputs[0] * 1.5 + 1, *outputs[1:]]"):
+            if "+" not in wrong or (case.kind == "normal" and not case.is_empty):
+                changed = text.replace("\ncheck(0,", f"\noutputs = {wrong}\ncheck(0,", 1)
+                status, printed = _execute(changed)
+                assert status == 1 and printed.endswith("wrong\n"), str(case)
+                assert case.spec.outputs[0].name in printed
     for call in ("call(", "tf.function(call)("):
         text = text.replace(f"outputs = {call}", "outputs = nonsense(")
     status, _ = _execute(text)
     assert "failed: NameError" in status
 
 
-@pytest.mark.parametrize("name", spec.OPS)
-def test_every_op_has_programs_of_empty_and_other_tensors(name):
-    op = spec.OPS[name]
-    channels = spec.channel_axis(op.layouts[0])
-    for empty in (None, 0, channels)[: 2 if op.min_channels else 3]:
-        rank = spec.LAYOUTS[op.layouts[0]][0]
-        shape = tuple(0 if axis == empty else 2 for axis in range(rank))
-        case = Case(op, "float32", "normal", 1, op.layouts[0], shape, op.modes[0], "batch", 0.1)
-        candidate = Implementation("candidate", OWN_OPS)
-        text = program.program(Problem(case, fill(case)), str(case), _settings(candidate))
-        assert _execute(text) == (0, "right\n"), shape
-        wrong = "outputs = [o[None] for o in outputs]"
-        changed = text.replace("\ncheck(0,", f"\n{wrong}\ncheck(0,", 1)
-        assert _execute(changed)[0] == 1, shape
-
-
 def test_there_is_no_program_where_it_could_not_show_the_fault():
-    case = generate.parse(PROGRAMS[0].replace("2x3x2x2", "100x3x20x20"))
-    candidate = Implementation("candidate", OWN_OPS)
-    assert program.program(Problem(case, fill(case)), "", _settings(candidate)) is None
+    name = "FusedBatchNormGrad,float32,NCHW,100x3x20x20,frozen,normal,given,eps=0.001,eager,seed=1"
+    assert _program(generate.parse(name)) is None
