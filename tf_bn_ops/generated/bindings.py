@@ -34,10 +34,10 @@ BatchNormBackwardElemt = NamedTuple("BatchNormBackwardElemt", [("x_backprop", "T
     ("side_input_backprop", "list[Tensor]")])
 BatchNormBackwardReduce = NamedTuple("BatchNormBackwardReduce", [("sum_dy", "Tensor"),
     ("sum_dy_xmu", "Tensor"), ("scale_backprop", "Tensor"), ("offset_backprop", "Tensor")])
-BatchNormGatherStats = NamedTuple("BatchNormGatherStats", [("count", "Tensor"),
-    ("mean", "Tensor"), ("m2", "Tensor")])
-BatchNormStats = NamedTuple("BatchNormStats", [("count", "Tensor"), ("mean", "Tensor"),
+BatchNormGatherStats = NamedTuple("BatchNormGatherStats", [("count", "Tensor"), ("mean", "Tensor"),
     ("m2", "Tensor")])
+BatchNormStats = NamedTuple("BatchNormStats", [("count", "Tensor"), ("mean", "Tensor"), ("m2",
+    "Tensor")])
 BatchNormTrainingBackprop = NamedTuple("BatchNormTrainingBackprop", [("input_delta", "Tensor"),
     ("gamma_delta", "Tensor"), ("beta_delta", "Tensor")])
 FusedBatchNorm = NamedTuple("FusedBatchNorm", [("y", "Tensor"), ("batch_mean", "Tensor"),
@@ -45,9 +45,9 @@ FusedBatchNorm = NamedTuple("FusedBatchNorm", [("y", "Tensor"), ("batch_mean", "
 FusedBatchNormEx = NamedTuple("FusedBatchNormEx", [("y", "Tensor"), ("batch_mean", "Tensor"),
     ("batch_variance", "Tensor"), ("reserve_space_1", "Tensor"), ("reserve_space_2", "Tensor"),
     ("reserve_space_3", "Tensor")])
-FusedBatchNormGrad = NamedTuple("FusedBatchNormGrad", [("x_backprop", "Tensor"),
-    ("scale_backprop", "Tensor"), ("offset_backprop", "Tensor"), ("reserve_space_3", "Tensor"),
-    ("reserve_space_4", "Tensor")])
+FusedBatchNormGrad = NamedTuple("FusedBatchNormGrad", [("x_backprop", "Tensor"), ("scale_backprop",
+    "Tensor"), ("offset_backprop", "Tensor"), ("reserve_space_3", "Tensor"), ("reserve_space_4",
+    "Tensor")])
 FusedBatchNormGradEx = NamedTuple("FusedBatchNormGradEx", [("x_backprop", "Tensor"),
     ("scale_backprop", "Tensor"), ("offset_backprop", "Tensor"), ("reserve_space_4", "Tensor"),
     ("reserve_space_5", "Tensor"), ("side_input_backprop", "list[Tensor]")])
@@ -67,9 +67,8 @@ FusedBatchNormV3 = NamedTuple("FusedBatchNormV3", [("y", "Tensor"), ("batch_mean
 
 def batch_norm_backward_elemt(y_backprop: Any, x: Any, scale: Any, offset: Any, mean: Any,
     variance: Any, sum_dy: Any, sum_dy_xmu: Any, count: Any, y: Sequence[Any] = (),
-    epsilon: float = 0.0001, num_side_inputs: int = 0,
-    activation_mode: ActivationMode = "Identity", axis: int = -1,
-    name: str | None = None) -> BatchNormBackwardElemt:
+    epsilon: float = 0.0001, num_side_inputs: int = 0, activation_mode: ActivationMode = "Identity",
+    axis: int = -1, name: str | None = None) -> BatchNormBackwardElemt:
     """The gradient of batch normalization with respect to x, from sums over all batches.
 
     With rstd = 1/sqrt(variance + epsilon), and y_backprop where the activation passes it, 0
@@ -105,17 +104,16 @@ def batch_norm_backward_elemt(y_backprop: Any, x: Any, scale: Any, offset: Any, 
         side_input_backprop (list of T): Gradient with respect to the side input.
     """
     _arguments.check_statistics_dtype("BatchNormBackwardElemt", y_backprop, scale)
-    outputs = load().tf_bn_ops_batch_norm_backward_elemt(y_backprop, x, scale, offset, mean,
-        variance, sum_dy, sum_dy_xmu, count, _arguments.at_most_one(y, "y"),
+    return BatchNormBackwardElemt._make(load().tf_bn_ops_batch_norm_backward_elemt(y_backprop, x,
+        scale, offset, mean, variance, sum_dy, sum_dy_xmu, count, _arguments.at_most_one(y, "y"),
         _arguments.not_a_tensor(epsilon, "batch_norm_backward_elemt"),
         _arguments.checked_length(num_side_inputs), activation_mode, _arguments.checked_int(axis,
-        "axis"), name)
-    return BatchNormBackwardElemt._make(outputs)
+        "axis"), name))
 
 def batch_norm_backward_reduce(y_backprop: Any, x: Any, scale: Any, offset: Any, mean: Any,
     variance: Any, y: Sequence[Any] = (), epsilon: float = 0.0001,
-    activation_mode: ActivationMode = "Identity", axis: int = -1,
-    name: str | None = None) -> BatchNormBackwardReduce:
+    activation_mode: ActivationMode = "Identity", axis: int = -1, name: str |
+    None = None) -> BatchNormBackwardReduce:
     """The sums of the gradient of batch normalization over one batch.
 
     With y_backprop where the activation passes it, and 0 elsewhere:
@@ -136,7 +134,7 @@ def batch_norm_backward_reduce(y_backprop: Any, x: Any, scale: Any, offset: Any,
       mean (float64 [C]): As given to BatchNormElemt.
       variance (float64 [C]): As given to BatchNormElemt.
       y (list of T): At most one tensor, the output of BatchNormElemt: needed with an activation
-        behind a side input. Without it the mask of the activation is computed from x.
+          behind a side input. Without it the mask of the activation is computed from x.
       epsilon: Added to the variance; a number, not a tensor.
       activation_mode: The activation.
       axis: The dimension of the channels of x; from the end if negative.
@@ -150,15 +148,14 @@ def batch_norm_backward_reduce(y_backprop: Any, x: Any, scale: Any, offset: Any,
         offset_backprop (U [C]): Gradient of this batch with respect to offset.
     """
     _arguments.check_statistics_dtype("BatchNormBackwardReduce", y_backprop, scale)
-    outputs = load().tf_bn_ops_batch_norm_backward_reduce(y_backprop, x, scale, offset, mean,
-        variance, _arguments.at_most_one(y, "y"), _arguments.not_a_tensor(epsilon,
-        "batch_norm_backward_reduce"), activation_mode, _arguments.checked_int(axis, "axis"), name)
-    return BatchNormBackwardReduce._make(outputs)
+    return BatchNormBackwardReduce._make(load().tf_bn_ops_batch_norm_backward_reduce(y_backprop, x,
+        scale, offset, mean, variance, _arguments.at_most_one(y, "y"),
+        _arguments.not_a_tensor(epsilon, "batch_norm_backward_reduce"), activation_mode,
+        _arguments.checked_int(axis, "axis"), name))
 
 def batch_norm_elemt(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
     side_input: Sequence[Any] = (), epsilon: float = 0.0001,
-    activation_mode: ActivationMode = "Identity", axis: int = -1,
-    name: str | None = None) -> Any:
+    activation_mode: ActivationMode = "Identity", axis: int = -1, name: str | None = None) -> Any:
     """Batch normalization with given statistics, addition and activation.
 
         y = activation(scale * (x - mean) / sqrt(variance + epsilon) + offset + side_input)
@@ -173,7 +170,7 @@ def batch_norm_elemt(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
       mean (float64 [C]): The mean of each channel.
       variance (float64 [C]): The biased variance of each channel.
       side_input (list of T): At most one tensor of the shape of x, which is added before the
-        activation.
+          activation.
       epsilon: Added to the variance; a number, not a tensor.
       activation_mode: The activation.
       axis: The dimension of the channels of x; from the end if negative.
@@ -187,8 +184,8 @@ def batch_norm_elemt(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
         _arguments.at_most_one(side_input, "side_input"), _arguments.not_a_tensor(epsilon,
         "batch_norm_elemt"), activation_mode, _arguments.checked_int(axis, "axis"), name)
 
-def batch_norm_gather_stats(counts: Any, means: Any, m2s: Any,
-    name: str | None = None) -> BatchNormGatherStats:
+def batch_norm_gather_stats(counts: Any, means: Any, m2s: Any, name: str |
+    None = None) -> BatchNormGatherStats:
     """Statistics of a batch from those of its parts, by the formula of Chan et al.
 
     Row by row in their order, so that results are bitwise identical on all replicas:
@@ -214,8 +211,8 @@ def batch_norm_gather_stats(counts: Any, means: Any, m2s: Any,
         mean (float64 [C]): Their mean.
         m2 (float64 [C]): Their sum of (x - mean)^2.
     """
-    outputs = load().tf_bn_ops_batch_norm_gather_stats(counts, means, m2s, name)
-    return BatchNormGatherStats._make(outputs)
+    return BatchNormGatherStats._make(load().tf_bn_ops_batch_norm_gather_stats(counts, means, m2s,
+        name))
 
 def batch_norm_stats(x: Any, axis: int = -1, name: str | None = None) -> BatchNormStats:
     """Statistics of one batch, from which those of several batches are combined.
@@ -236,12 +233,11 @@ def batch_norm_stats(x: Any, axis: int = -1, name: str | None = None) -> BatchNo
         mean (float64 [C]): The mean of each channel.
         m2 (float64 [C]): The sum of (x - mean)^2 of each channel.
     """
-    outputs = load().tf_bn_ops_batch_norm_stats(x, _arguments.checked_int(axis, "axis"), name)
-    return BatchNormStats._make(outputs)
+    return BatchNormStats._make(load().tf_bn_ops_batch_norm_stats(x, _arguments.checked_int(axis,
+        "axis"), name))
 
-def batch_norm_training_backprop(input: Any, gamma: Any, beta: Any, mean: Any,
-    variance: Any, normalized_delta: Any, epsilon: float,
-    name: str | None = None) -> BatchNormTrainingBackprop:
+def batch_norm_training_backprop(input: Any, gamma: Any, beta: Any, mean: Any, variance: Any,
+    normalized_delta: Any, epsilon: float, name: str | None = None) -> BatchNormTrainingBackprop:
     """Gradient of batch normalization in training, nGraph's op of this name.
 
     The tensors are (N, C, ...) of any rank from 2 on. With M the number of elements of a channel,
@@ -272,14 +268,12 @@ def batch_norm_training_backprop(input: Any, gamma: Any, beta: Any, mean: Any,
         gamma_delta (T [C]): Gradient with respect to gamma.
         beta_delta (T [C]): Gradient with respect to beta.
     """
-    outputs = with_epsilon_tensor("batch_norm_training_backprop", [input, gamma, beta, mean,
-        variance, normalized_delta], epsilon, name)
-    return BatchNormTrainingBackprop._make(outputs)
+    return BatchNormTrainingBackprop._make(with_epsilon_tensor("batch_norm_training_backprop",
+        [input, gamma, beta, mean, variance, normalized_delta], epsilon, name))
 
 def fused_batch_norm(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
-    epsilon: float = 0.0001, exponential_avg_factor: float = 1.0,
-    data_format: DataFormat = "NHWC", is_training: bool = True,
-    name: str | None = None) -> FusedBatchNorm:
+    epsilon: float = 0.0001, exponential_avg_factor: float = 1.0, data_format: DataFormat = "NHWC",
+    is_training: bool = True, name: str | None = None) -> FusedBatchNorm:
     """Batch normalization, the twin of TensorFlow's FusedBatchNorm.
 
     FusedBatchNormV3 has the formulas; this version takes fewer types and ranks.
@@ -288,16 +282,15 @@ def fused_batch_norm(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
 
     Arguments and results are as of fused_batch_norm_v3.
     """
-    outputs = load().tf_bn_ops_fused_batch_norm(x, scale, offset, mean, variance,
+    return FusedBatchNorm._make(load().tf_bn_ops_fused_batch_norm(x, scale, offset, mean, variance,
         _arguments.not_a_tensor(epsilon, "fused_batch_norm"), exponential_avg_factor, data_format,
-        is_training, name)
-    return FusedBatchNorm._make(outputs)
+        is_training, name))
 
 def fused_batch_norm_ex(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
-    side_input: Sequence[Any] = (), epsilon: float = 0.0001,
-    exponential_avg_factor: float = 1.0, activation_mode: ActivationMode = "Identity",
-    data_format: DataFormat = "NHWC", is_training: bool = True,
-    bessel_correction: bool = True, name: str | None = None) -> FusedBatchNormEx:
+    side_input: Sequence[Any] = (), epsilon: float = 0.0001, exponential_avg_factor: float = 1.0,
+    activation_mode: ActivationMode = "Identity", data_format: DataFormat = "NHWC",
+    is_training: bool = True, bessel_correction: bool = True, name: str |
+    None = None) -> FusedBatchNormEx:
     """Batch normalization, addition and activation, TensorFlow's _FusedBatchNormEx.
 
     With M the number of elements of a channel, sums over all dimensions but the channel's, and in
@@ -321,18 +314,18 @@ def fused_batch_norm_ex(x: Any, scale: Any, offset: Any, mean: Any, variance: An
       scale (U [C]): The scale factors (gamma).
       offset (U [C]): The offsets (beta).
       mean (U [C]): Frozen the mean of the population, in training the running mean; in training
-        with a factor of 1 it is not read, and may have any size.
+          with a factor of 1 it is not read, and may have any size.
       variance (U [C]): The same for the variance.
       side_input (list of T): At most one tensor of the shape of x, which is added before the
-        activation.
+          activation.
       epsilon: Added to the variance; a number, not a tensor.
       exponential_avg_factor: In training, the weight f of this batch in the running statistics.
       activation_mode: The activation.
       data_format: Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW,
-        NCDHW).
+          NCDHW).
       is_training: Whether mean and variance are functions of x (training) or constants (frozen).
       bessel_correction: Whether batch_variance in training has the factor M/max(M - 1, 1), as in
-        TensorFlow's ops, or not, as in Keras.
+          TensorFlow's ops, or not, as in Keras.
       name: Name of the operation.
 
     Returns:
@@ -341,18 +334,17 @@ def fused_batch_norm_ex(x: Any, scale: Any, offset: Any, mean: Any, variance: An
         batch_mean (U [C]): The new running mean; NaN where x is empty.
         batch_variance (U [C]): The new running variance; the same.
         reserve_space_1 (U [C]): The mean that x was normalized with, for the gradient; 0 where x is
-          empty.
+            empty.
         reserve_space_2 (U [C]): The biased variance that x was normalized with, for the gradient;
-          on a GPU in training 1/sqrt(variance + epsilon), as cuDNN has it.
+            on a GPU in training 1/sqrt(variance + epsilon), as cuDNN has it.
         reserve_space_3 (U): For the gradient: [5, C], what the other reserve spaces lose of mean
-          and variance by rounding, and the coefficients that y was computed with. Frozen, without
-          an activation, a placeholder.
+            and variance by rounding, and the coefficients that y was computed with. Frozen, without
+            an activation, a placeholder.
     """
-    outputs = load().tf_bn_ops_fused_batch_norm_ex(x, scale, offset, mean, variance,
-        _arguments.at_most_one(side_input, "side_input"), _arguments.not_a_tensor(epsilon,
+    return FusedBatchNormEx._make(load().tf_bn_ops_fused_batch_norm_ex(x, scale, offset, mean,
+        variance, _arguments.at_most_one(side_input, "side_input"), _arguments.not_a_tensor(epsilon,
         "fused_batch_norm_ex"), exponential_avg_factor, activation_mode, data_format, is_training,
-        bessel_correction, name)
-    return FusedBatchNormEx._make(outputs)
+        bessel_correction, name))
 
 def fused_batch_norm_grad(y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any,
     reserve_space_2: Any, epsilon: float = 0.0001, data_format: DataFormat = "NHWC",
@@ -365,16 +357,15 @@ def fused_batch_norm_grad(y_backprop: Any, x: Any, scale: Any, reserve_space_1: 
 
     Arguments and results are as of fused_batch_norm_grad_v3.
     """
-    outputs = load().tf_bn_ops_fused_batch_norm_grad(y_backprop, x, scale, reserve_space_1,
-        reserve_space_2, _arguments.not_a_tensor(epsilon, "fused_batch_norm_grad"), data_format,
-        is_training, name)
-    return FusedBatchNormGrad._make(outputs)
+    return FusedBatchNormGrad._make(load().tf_bn_ops_fused_batch_norm_grad(y_backprop, x, scale,
+        reserve_space_1, reserve_space_2, _arguments.not_a_tensor(epsilon, "fused_batch_norm_grad"),
+        data_format, is_training, name))
 
 def fused_batch_norm_grad_ex(y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any,
-    reserve_space_2: Any, reserve_space_3: Any, offset: Any, y: Any,
-    epsilon: float = 0.0001, num_side_inputs: int = 0,
-    activation_mode: ActivationMode = "Identity", data_format: DataFormat = "NHWC",
-    is_training: bool = True, name: str | None = None) -> FusedBatchNormGradEx:
+    reserve_space_2: Any, reserve_space_3: Any, offset: Any, y: Any, epsilon: float = 0.0001,
+    num_side_inputs: int = 0, activation_mode: ActivationMode = "Identity",
+    data_format: DataFormat = "NHWC", is_training: bool = True, name: str |
+    None = None) -> FusedBatchNormGradEx:
     """Gradient of FusedBatchNormEx in one op, TensorFlow's _FusedBatchNormGradEx.
 
     FusedBatchNormGradV3 of y_backprop where the activation passes it, y > 0 (Relu) or 0 < y < 6
@@ -391,17 +382,17 @@ def fused_batch_norm_grad_ex(y_backprop: Any, x: Any, scale: Any, reserve_space_
       reserve_space_1 (U [C]): As FusedBatchNormEx returns it.
       reserve_space_2 (U [C]): As FusedBatchNormEx returns it.
       reserve_space_3 (U): As FusedBatchNormEx returns it. Where it holds the coefficients that y
-        was computed with, and offset is given, the mask is computed from x, and y is not read on
-        CPUs.
+          was computed with, and offset is given, the mask is computed from x, and y is not read on
+          CPUs.
       offset (float32 [C]): The offsets; read with an activation. An empty vector or reserve_space_3
-        in their place: the mask is computed from y, and smooth activations are refused.
-      y (T): The output y of FusedBatchNormEx; read with an activation. With a smooth one its side
-        input, or, without one, any tensor of the shape of x, which is not read.
+          in their place: the mask is computed from y, and smooth activations are refused.
+      y (T): The output y of FusedBatchNormEx; read with an activation. With a smooth one its
+          side input, or, without one, any tensor of the shape of x, which is not read.
       epsilon: Added to the variance; a number, not a tensor.
       num_side_inputs: How many side inputs the forward op has, 0 or 1.
       activation_mode: The activation.
       data_format: Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW,
-        NCDHW).
+          NCDHW).
       is_training: Whether mean and variance are functions of x (training) or constants (frozen).
       name: Name of the operation.
 
@@ -414,11 +405,11 @@ def fused_batch_norm_grad_ex(y_backprop: Any, x: Any, scale: Any, reserve_space_
         reserve_space_5 (U [0]): A placeholder of the built-in op.
         side_input_backprop (list of T): Gradient with respect to the side input.
     """
-    outputs = load().tf_bn_ops_fused_batch_norm_grad_ex(y_backprop, x, scale, reserve_space_1,
-        reserve_space_2, reserve_space_3, offset, y, _arguments.not_a_tensor(epsilon,
-        "fused_batch_norm_grad_ex"), _arguments.checked_length(num_side_inputs), activation_mode,
-        data_format, is_training, name)
-    return FusedBatchNormGradEx._make(outputs)
+    return FusedBatchNormGradEx._make(load().tf_bn_ops_fused_batch_norm_grad_ex(y_backprop, x,
+        scale, reserve_space_1, reserve_space_2, reserve_space_3, offset, y,
+        _arguments.not_a_tensor(epsilon, "fused_batch_norm_grad_ex"),
+        _arguments.checked_length(num_side_inputs), activation_mode, data_format, is_training,
+        name))
 
 def fused_batch_norm_grad_grad(x_backprop_grad: Any, scale_backprop_grad: Any,
     offset_backprop_grad: Any, y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any,
@@ -461,7 +452,7 @@ def fused_batch_norm_grad_grad(x_backprop_grad: Any, scale_backprop_grad: Any,
       reserve_space_2 (U [C]): The variance; read if frozen.
       epsilon: Added to the variance; a number, not a tensor.
       data_format: Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW,
-        NCDHW).
+          NCDHW).
       is_training: Whether mean and variance are functions of x (training) or constants (frozen).
       name: Name of the operation.
 
@@ -473,11 +464,10 @@ def fused_batch_norm_grad_grad(x_backprop_grad: Any, scale_backprop_grad: Any,
     """
     _arguments.check_statistics_dtype("FusedBatchNormGradGrad", x_backprop_grad,
         scale_backprop_grad)
-    outputs = load().tf_bn_ops_fused_batch_norm_grad_grad(x_backprop_grad, scale_backprop_grad,
-        offset_backprop_grad, y_backprop, x, scale, reserve_space_1, reserve_space_2,
-        *_arguments.split_epsilon(epsilon, "fused_batch_norm_grad_grad"), data_format, is_training,
-        name)
-    return FusedBatchNormGradGrad._make(outputs)
+    return FusedBatchNormGradGrad._make(load().tf_bn_ops_fused_batch_norm_grad_grad(x_backprop_grad,
+        scale_backprop_grad, offset_backprop_grad, y_backprop, x, scale, reserve_space_1,
+        reserve_space_2, *_arguments.split_epsilon(epsilon, "fused_batch_norm_grad_grad"),
+        data_format, is_training, name))
 
 def fused_batch_norm_grad_v2(y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any,
     reserve_space_2: Any, epsilon: float = 0.0001, data_format: DataFormat = "NHWC",
@@ -491,15 +481,14 @@ def fused_batch_norm_grad_v2(y_backprop: Any, x: Any, scale: Any, reserve_space_
 
     Arguments and results are as of fused_batch_norm_grad_v3.
     """
-    outputs = load().tf_bn_ops_fused_batch_norm_grad_v2(y_backprop, x, scale, reserve_space_1,
-        reserve_space_2, _arguments.not_a_tensor(epsilon, "fused_batch_norm_grad_v2"), data_format,
-        is_training, name)
-    return FusedBatchNormGradV2._make(outputs)
+    return FusedBatchNormGradV2._make(load().tf_bn_ops_fused_batch_norm_grad_v2(y_backprop, x,
+        scale, reserve_space_1, reserve_space_2, _arguments.not_a_tensor(epsilon,
+        "fused_batch_norm_grad_v2"), data_format, is_training, name))
 
 def fused_batch_norm_grad_v3(y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any,
     reserve_space_2: Any, reserve_space_3: Any, epsilon: float = 0.0001,
-    data_format: DataFormat = "NHWC", is_training: bool = True,
-    name: str | None = None) -> FusedBatchNormGradV3:
+    data_format: DataFormat = "NHWC", is_training: bool = True, name: str |
+    None = None) -> FusedBatchNormGradV3:
     """Gradient of batch normalization, the twin of TensorFlow's FusedBatchNormGradV3.
 
     With M the number of elements of a channel, rstd = 1/sqrt(variance + epsilon), mean and variance
@@ -522,14 +511,14 @@ def fused_batch_norm_grad_v3(y_backprop: Any, x: Any, scale: Any, reserve_space_
       scale (float32 [C]): The scale factors (gamma).
       reserve_space_1 (U [C]): The mean: of the batch in training, of the population if frozen.
       reserve_space_2 (U [C]): The biased variance: of the batch in training (on a GPU
-        1/sqrt(variance + epsilon), as the forward op returns it there), of the population if
-        frozen.
+          1/sqrt(variance + epsilon), as the forward op returns it there), of the population if
+          frozen.
       reserve_space_3 (U): As the forward op of this library returns it with reserve_space_1: then
-        mean and variance are right beyond what float32 holds. Of another op, in any shape, it is
-        not read.
+          mean and variance are right beyond what float32 holds. Of another op, in any shape, it is
+          not read.
       epsilon: Added to the variance; a number, not a tensor.
       data_format: Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW,
-        NCDHW).
+          NCDHW).
       is_training: Whether mean and variance are functions of x (training) or constants (frozen).
       name: Name of the operation.
 
@@ -541,15 +530,13 @@ def fused_batch_norm_grad_v3(y_backprop: Any, x: Any, scale: Any, reserve_space_
         reserve_space_4 (U [0]): A placeholder of the built-in op.
         reserve_space_5 (U [0]): A placeholder of the built-in op.
     """
-    outputs = load().tf_bn_ops_fused_batch_norm_grad_v3(y_backprop, x, scale, reserve_space_1,
-        reserve_space_2, reserve_space_3, _arguments.not_a_tensor(epsilon,
-        "fused_batch_norm_grad_v3"), data_format, is_training, name)
-    return FusedBatchNormGradV3._make(outputs)
+    return FusedBatchNormGradV3._make(load().tf_bn_ops_fused_batch_norm_grad_v3(y_backprop, x,
+        scale, reserve_space_1, reserve_space_2, reserve_space_3, _arguments.not_a_tensor(epsilon,
+        "fused_batch_norm_grad_v3"), data_format, is_training, name))
 
 def fused_batch_norm_v2(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
-    epsilon: float = 0.0001, exponential_avg_factor: float = 1.0,
-    data_format: DataFormat = "NHWC", is_training: bool = True,
-    name: str | None = None) -> FusedBatchNormV2:
+    epsilon: float = 0.0001, exponential_avg_factor: float = 1.0, data_format: DataFormat = "NHWC",
+    is_training: bool = True, name: str | None = None) -> FusedBatchNormV2:
     """Batch normalization, the twin of TensorFlow's FusedBatchNormV2.
 
     FusedBatchNormV3 has the formulas; this version takes fewer types and ranks.
@@ -559,15 +546,13 @@ def fused_batch_norm_v2(x: Any, scale: Any, offset: Any, mean: Any, variance: An
 
     Arguments and results are as of fused_batch_norm_v3.
     """
-    outputs = load().tf_bn_ops_fused_batch_norm_v2(x, scale, offset, mean, variance,
-        _arguments.not_a_tensor(epsilon, "fused_batch_norm_v2"), exponential_avg_factor,
-        data_format, is_training, name)
-    return FusedBatchNormV2._make(outputs)
+    return FusedBatchNormV2._make(load().tf_bn_ops_fused_batch_norm_v2(x, scale, offset, mean,
+        variance, _arguments.not_a_tensor(epsilon, "fused_batch_norm_v2"), exponential_avg_factor,
+        data_format, is_training, name))
 
 def fused_batch_norm_v3(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
-    epsilon: float = 0.0001, exponential_avg_factor: float = 1.0,
-    data_format: DataFormat = "NHWC", is_training: bool = True,
-    name: str | None = None) -> FusedBatchNormV3:
+    epsilon: float = 0.0001, exponential_avg_factor: float = 1.0, data_format: DataFormat = "NHWC",
+    is_training: bool = True, name: str | None = None) -> FusedBatchNormV3:
     """Batch normalization, the twin of TensorFlow's FusedBatchNormV3.
 
     With M the number of elements of a channel, sums over all dimensions but the channel's, and in
@@ -591,12 +576,12 @@ def fused_batch_norm_v3(x: Any, scale: Any, offset: Any, mean: Any, variance: An
       scale (U [C]): The scale factors (gamma).
       offset (U [C]): The offsets (beta).
       mean (U [C]): Frozen the mean of the population, in training the running mean; in training
-        with a factor of 1 it is not read, and may have any size.
+          with a factor of 1 it is not read, and may have any size.
       variance (U [C]): The same for the variance.
       epsilon: Added to the variance; a number, not a tensor.
       exponential_avg_factor: In training, the weight f of this batch in the running statistics.
       data_format: Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW,
-        NCDHW).
+          NCDHW).
       is_training: Whether mean and variance are functions of x (training) or constants (frozen).
       name: Name of the operation.
 
@@ -606,17 +591,16 @@ def fused_batch_norm_v3(x: Any, scale: Any, offset: Any, mean: Any, variance: An
         batch_mean (U [C]): The new running mean; NaN where x is empty.
         batch_variance (U [C]): The new running variance; the same.
         reserve_space_1 (U [C]): The mean that x was normalized with, for the gradient; 0 where x is
-          empty.
+            empty.
         reserve_space_2 (U [C]): The biased variance that x was normalized with, for the gradient;
-          on a GPU in training 1/sqrt(variance + epsilon), as cuDNN has it.
+            on a GPU in training 1/sqrt(variance + epsilon), as cuDNN has it.
         reserve_space_3 (U): For the gradient, in training: [5, C], what the other reserve spaces
-          lose of mean and variance by rounding, and the coefficients that y was computed with.
-          Frozen, a placeholder.
+            lose of mean and variance by rounding, and the coefficients that y was computed with.
+            Frozen, a placeholder.
     """
-    outputs = load().tf_bn_ops_fused_batch_norm_v3(x, scale, offset, mean, variance,
-        _arguments.not_a_tensor(epsilon, "fused_batch_norm_v3"), exponential_avg_factor,
-        data_format, is_training, name)
-    return FusedBatchNormV3._make(outputs)
+    return FusedBatchNormV3._make(load().tf_bn_ops_fused_batch_norm_v3(x, scale, offset, mean,
+        variance, _arguments.not_a_tensor(epsilon, "fused_batch_norm_v3"), exponential_avg_factor,
+        data_format, is_training, name))
 
 OPS: dict[str, Callable[..., Any]] = {
     "BatchNormBackwardElemt": batch_norm_backward_elemt,

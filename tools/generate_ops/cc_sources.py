@@ -1,33 +1,43 @@
-"""The C++ that follows from the table of ops: OpDefs, signatures, kernels, and op classes."""
+"""The C and C++ that follow from tf_bn_ops/spec: the struct of a call, OpDefs, ..., op classes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable
 
 import op_words as ow
-from op_words import NOTE, OPS, TYPES, OpSpec, call, spec, table, wrapped
+from op_words import NOTE, OPS, TYPES, camel, spec, table
+
+from tf_bn_ops.spec import activations, call
+
+_SHAPES = {
+    **{spec.VIEW: "view", spec.CHANNEL: "vector", spec.WIDE: "wide", spec.COUNT: "scalar"},
+    **{call.STATISTICS: "statistics", call.COEFFICIENTS: "coefficients"},
+    **{spec.ROW: "[parts]", spec.ROWS: "[parts, channels]"},
+}
 
 
 def _source(what: str, body: str, includes: Iterable[str] = (), guard: str = "") -> str:
     """A file in the namespace of the library; with a guard, a header."""
-    lines = ["// clang-format off", *wrapped(what, "// ", "// "), f"// {NOTE}", ""]
+    lines = ["// clang-format off", f"// {what}", f"// {NOTE}", ""]
     lines += [f"#ifndef {guard}", f"#define {guard}", ""] * bool(guard)
     lines += [*(f'#include "{name}"' for name in includes), ""] * bool(includes)
     lines += ["namespace tf_bn_ops {", "", body.rstrip(), "", "}  // namespace tf_bn_ops", ""]
     return "\n".join([*lines, *[f"#endif  // {guard}", ""] * bool(guard)])
 
 
-def _op_def(op: OpSpec) -> str:
-    lines = [f'REGISTER_OP("{op.registered_name}")']
-    for method, values in (
-        ("Input", [f"{arg.name}: {ow.op_def_type(op, arg)}" for arg in op.inputs]),
-        ("Output", [f"{arg.name}: {ow.op_def_type(op, arg)}" for arg in op.outputs]),
-        ("Attr", list(ow.op_def_attrs(op))),
-    ):
-        calls = " ".join(f'.{method}("{value}")'.replace(" ", "~") for value in values)
-        lines += [line.replace('") .', '").') for line in wrapped(calls, "    ", "    ")]
-    shapes = op.shape_function or f"InferShapes<k{op.name}>"
-    return "\n".join([*lines, f"    .SetShapeFn({shapes})", f'    .Doc("{op.summary}");\n'])
+def _op_def(op: spec.OpSpec) -> str:
+    def calls(method: str, values: Iterable[str]) -> str:
+        return "    " + " ".join(f'.{method}("{value}")' for value in values)
+
+    return f"""\
+REGISTER_OP("{op.registered_name}")
+{calls("Input", (f"{arg.name}: {ow.op_def_type(op, arg)}" for arg in op.inputs))}
+{calls("Output", (f"{arg.name}: {ow.op_def_type(op, arg)}" for arg in op.outputs))}
+{calls("Attr", ow.op_def_attrs(op))}
+    .SetShapeFn({op.shape_function or f"InferShapes<k{op.name}>"})
+    .Doc("{op.summary}");
+"""
 
 
 def op_defs() -> str:
@@ -43,111 +53,102 @@ def op_defs() -> str:
 
 
 def _args(args: Iterable[spec.Arg]) -> str:
-    roles = {arg.name: ow.camel(arg.role) if arg.role in call.ROLES else "None" for arg in args}
-    texts = [f'{{"{name}",~Role::k{role}}}' for name, role in roles.items()]
-    return "\n".join(wrapped(f"{{{', '.join(texts)}}}", "    ", "     "))
+    roles = {arg.name: camel(arg.role) if arg.role in call.ROLES else "None" for arg in args}
+    pairs = (f'{{"{name}", Role::k{role}}}' for name, role in roles.items())
+    return f"    {{{', '.join(pairs)}}}"
 
 
-def _signature(op: OpSpec) -> str:
-    """Without the name."""
+def _signature(op: spec.OpSpec) -> str:
     layouts = {"axis": "kAxis", "data_format": "kDataFormat"}
     layout = next((layouts[name] for name in op.attrs if name in layouts), "kChannelsFirst")
     kind = table.FORMULAS[op.formula]
     as_builtin = op.builtin or op.formula in (table.BATCH_NORM_ADD, table.BATCH_NORM_GRAD_EX)
-    flags = (op.formula in table.PARTS, op.formula not in table.ELEMENTS_ALONE)
-    words = [f"FormulaKind::{kind}", *(str(flag).lower() for flag in flags)]
-    words += [f"OpSignature::{layout}", f"OpSignature::{kind if as_builtin else 'kByKind'}"]
+    flags = [op.formula in table.PARTS, op.formula not in table.ELEMENTS_ALONE]
+    words = [f"    FormulaKind::{kind}", *map(json.dumps, flags), f"OpSignature::{layout}"]
     x = [arg.role for arg in op.inputs].index("x")
-    words += map(str, (op.min_channels, x, len(op.inputs), len(op.outputs)))
-    return f"{{\n    {', '.join(words)},\n{_args(op.inputs)},\n{_args(op.outputs)}}}"
+    numbers = map(str, (op.min_channels, x, len(op.inputs), len(op.outputs)))
+    words += [f"OpSignature::{kind if as_builtin else 'kByKind'}", *numbers]
+    return ",\n".join(["{\n" + ", ".join(words), _args(op.inputs), _args(op.outputs)]) + "}"
 
 
 def signatures() -> str:
     """An op with the signature of one before is said to be so."""
-    first: dict[str, str] = {}
-    texts = []
-    for op in (op for op in OPS if op.name in table.OPS):
-        text = _signature(op)
-        same = first.setdefault(text, f"k{op.name}")
-        text = text if same == f"k{op.name}" else same
-        texts.append(f"inline constexpr OpSignature k{op.name} = {text};")
+    texts = {f"k{name}": _signature(op) for name, op in sorted(table.OPS.items())}
+    first = {text: name for name, text in reversed(texts.items())}
+    values = {name: text if first[text] == name else first[text] for name, text in texts.items()}
     return _source(
         "Signatures of the ops that have an x.",
-        "\n\n".join(texts),
+        "\n".join(f"inline constexpr OpSignature {k} = {text};\n" for k, text in values.items()),
         ["cc/ops/op_signature.h"],
         "TF_BN_OPS_CC_OPS_GENERATED_OP_SIGNATURES_H_",
     )
 
 
-def _kernels(op: OpSpec) -> Iterator[str]:
-    """X(op, T(...), constraints) for each kernel of an op on one device."""
-    several = len(ow.statistics_types(op)) > 1
-    dt = {name: f"DT_{TYPES[name].upper()}" for name in TYPES}
-    groups: dict[str, list[str]] = {}  # Statistics type -> the element types that it goes with.
-    for dtype in ow.in_order(op.dtypes):
-        for statistics in op.statistics_choices(dtype):
-            groups.setdefault(f"U({dt[statistics]})" * several, []).append(dt[dtype])
-    # It follows from the shape, which the host knows.
-    host = [f"HOST({arg.name})" for arg in op.outputs if arg.kind == spec.COUNT]
-    for constraint, dtypes in groups.items():
-        words = [constraint, *host] if constraint else host
-        yield f"  X({op.name}, T({', '.join(dtypes)}), {' '.join(words)})"
-
-
 def kernel_list() -> str:
-    macros = []
-    for macro, is_twin in (("TWIN", True), ("OTHER", False)):
-        kernels = (k for op in OPS if bool(op.builtin) == is_twin for k in _kernels(op))
-        macros.append(" \\\n".join([f"#define TFBN_FOR_EACH_{macro}_KERNEL(X)", *kernels]) + "\n")
+    """X(op, T(...), constraints) for each kernel of an op on one device."""
+    dt = {name: f"DT_{TYPES[name].upper()}" for name in TYPES}
+    kernels: dict[str, list[str]] = {"TWIN": [], "OTHER": []}
+    for op in OPS:
+        several = len(ow.statistics_types(op)) > 1
+        groups: dict[str, list[str]] = {}  # Statistics type -> element types that it goes with.
+        for dtype in ow.in_order(op.dtypes):
+            for statistics in op.statistics_choices(dtype):
+                groups.setdefault(f"U({dt[statistics]})" * several, []).append(dt[dtype])
+        # It follows from the shape, which the host knows.
+        host = "".join(f"HOST({arg.name})" for arg in op.outputs if arg.kind == spec.COUNT)
+        kernels["TWIN" if op.builtin else "OTHER"] += [
+            f"  X({op.name}, T({', '.join(dtypes)}), {constraint}{host})"
+            for constraint, dtypes in groups.items()
+        ]
+    macros = {f"#define TFBN_FOR_EACH_{name}_KERNEL(X)": lines for name, lines in kernels.items()}
     return _source(
         "The kernels of the twins of TensorFlow's ops, and of the others that have an x:"
         " X(op, T(types), constraints). T and constraints are words that the including file"
         " defines: U(type), HOST(output).",
-        "\n".join(macros),
+        "\n".join(" \\\n".join([macro, *lines]) + "\n" for macro, lines in macros.items()),
         ["cc/ops/generated/op_signatures.h"],
         "TF_BN_OPS_CC_KERNELS_GENERATED_KERNEL_LIST_H_",
     )
 
 
-def _attrs(op: OpSpec) -> list[str]:
+def _attrs(op: spec.OpSpec) -> list[str]:
     """Those of the class Attrs: no lengths of inputs; what has no default is an argument."""
     names = {*op.attrs, *op.derived_attrs}
-    return [n for n in ow.attr_names(op) if n in names and op.attrs.get(n) is not spec.REQUIRED]
+    return [n for n in spec.ATTRS if n in names and op.attrs.get(n) is not spec.REQUIRED]
 
 
 def _attr(name: str) -> str:
     """A member and its setters, of an attr that has one default; text is copied."""
-    (text,) = {repr(op.attrs.get(name, [])) for op in OPS if name in _attrs(op)}
-    for python, cpp in {"'": '"', "True": "true", "[]": "{}"}.items():
-        text = text.replace(python, cpp)
+    (default,) = {json.dumps(op.attrs.get(name, {})) for op in OPS if name in _attrs(op)}
     member = spec.ATTRS[name].cpp_type
-    words = (ow.camel(name), name, member, member.replace("string", "string_view"), text)
-    lines = wrapped(spec.ATTRS[name].doc, "// ", "// ")
-    return "\n".join([*lines, f"TF_BN_OPS_ATTR({', '.join(words)})"])
+    words = (camel(name), name, member, member.replace("string", "string_view"), default)
+    return f"// {spec.ATTRS[name].doc}\nTF_BN_OPS_ATTR({', '.join(words)})"
 
 
-def _class(op: OpSpec) -> str:
+def _class(op: spec.OpSpec) -> str:
     lists = [arg.name for arg in op.inputs if arg.kind == spec.VIEW_LIST]
     tensors = [arg.name for arg in op.inputs if arg.kind != spec.VIEW_LIST]
-    parameters = ["const~Scope&~scope", *(f"Input~{name}" for name in tensors)]
-    parameters += [f"InputList~{name}" for name in lists]
+    parameters = ["const Scope& scope", *(f"Input {name}" for name in tensors)]
+    parameters += [f"InputList {name}" for name in lists]
     if op.attrs.get("epsilon") is spec.REQUIRED:
-        parameters, attrs = [*parameters, "double~epsilon"], "internal::EpsilonTensor(epsilon)"
+        parameters, attrs = [*parameters, "double epsilon"], "internal::EpsilonTensor(epsilon)"
     elif _attrs(op):
-        parameters, attrs = [*parameters, "const~Attrs&~attrs~=~Attrs()"], "attrs.Values()"
+        parameters, attrs = [*parameters, "const Attrs& attrs = Attrs()"], "attrs.Values()"
     else:
         attrs = "{}"
+    base = ", ".join([op.name, *(f"internal::{camel(name)}" for name in _attrs(op))])
     given = ["scope", f'"{op.name}"', f"{{{', '.join(tensors)}}}", attrs, *(f"&{n}" for n in lists)]
-    base = ", ".join([op.name, *(f"internal::{ow.camel(name)}" for name in _attrs(op))])
-    at = {arg.name: i for i, arg in enumerate(op.outputs) if arg.kind != spec.VIEW_LIST}
-    outputs = ", ".join(f"{name}~=~At({i})" for name, i in at.items())
-    lines = wrapped(op.summary, "// ", "// ")
-    lines += wrapped(f"struct {op.name} : internal::OpClass<{base}> {{", "", "    ")
-    lines += wrapped(f"{op.name}({', '.join(parameters)})", "  ", "      ")
-    lines += wrapped(f": OpClass({', '.join(given)}) {{}}", "      ", "                ")
-    lines += wrapped(f"Output~{outputs};", "  ", "         ")
-    lines += [f"  OutputList {arg.name} = From({len(at)});" for arg in op.outputs[len(at) :]]
-    return "\n".join([*lines, "};\n"])
+    at = [arg.name for arg in op.outputs if arg.kind != spec.VIEW_LIST]
+    results = [f"Output {', '.join(f'{name} = At({i})' for i, name in enumerate(at))};"]
+    results += [f"OutputList {arg.name} = From({len(at)});" for arg in op.outputs[len(at) :]]
+    return f"""\
+// {op.summary}
+struct {op.name} : internal::OpClass<{base}> {{
+  {op.name}({", ".join(parameters)})
+      : OpClass({", ".join(given)}) {{}}
+  {" ".join(results)}
+}};
+"""
 
 
 def classes() -> str:
@@ -158,3 +159,88 @@ def classes() -> str:
         body + "\n".join(map(_class, OPS)) + "\n}  // namespace ops",
         guard="TF_BN_OPS_GENERATED_OP_CLASSES_H_",
     )
+
+
+def _fields(c_type: str, arrays: Iterable[call.Array | spec.Arg]) -> str:
+    docs = {a.role: f"{_SHAPES[a.kind]}. {a.doc}".removesuffix(". ") for a in arrays}
+    return "\n".join(f"  {c_type} {name};  /* {doc} */" for name, doc in docs.items())
+
+
+def roles_header() -> str:
+    """The values of the enumerations of activations are their places in ACTIVATIONS."""
+    names = [*activations.ACTIVATIONS]
+    smooth = [f"X({name})" for name in activations.SMOOTH_ACTIVATIONS]
+    types = {a: f"TFBN_CPP({a.enum}, {a.c_type})" if a.enum else a.c_type for a in call.ATTRS}
+    attrs = "\n".join(f"  {types[a]} {a.name};  /* {a.doc} */" for a in call.ATTRS)
+    kinds = {a.kind: f"k{camel(_SHAPES[a.kind])}" for a in call.ARRAYS}
+    infos = [f'{{"{a.role}", ArrayKind::{kinds[a.kind]}}}' for a in call.ARRAYS]
+    gathered = table.BATCH_NORM_GATHER_STATS  # It has no view of x, and so a struct of its own.
+    return f"""\
+// clang-format off
+/* The struct of a call, which the C ABI, XLA's custom call, the core and ctypes share, and
+ * the roles of its arrays.
+ * Written by tools/generate_ops from tf_bn_ops/spec (call.py, activations.py): edit those, then
+ * make format. */
+
+#ifndef TF_BN_OPS_CC_CORE_GENERATED_ROLES_H_
+#define TF_BN_OPS_CC_CORE_GENERATED_ROLES_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+#include "cc/core/view.h"
+namespace tf_bn_ops {{
+enum class FormulaKind : int32_t;
+enum class DType : int32_t;
+enum class Activation : int32_t {{ k{", k".join(names)} }};
+constexpr int kNumActivations = {len(names)}, kNumClamps = {len(activations.CLAMPS)};
+#define TFBN_FOR_EACH_SMOOTH_ACTIVATION(X) {" ".join(smooth)}
+// The values of the attr activation_mode.
+inline constexpr const char* kActivationModes[kNumActivations] = {{"{'", "'.join(names)}"}};
+}}  // namespace tf_bn_ops
+#define TFBN_CPP(cpp, c) tf_bn_ops::cpp
+#else
+typedef struct tfbn_view {{ int64_t outer, channels, inner; }} tfbn_view;
+#define TFBN_CPP(cpp, c) c
+#endif
+
+/* What is applied to y; NaN stays NaN. tf_bn_ops/spec/activations.py has the formulas, and
+ * cc/core/formulas/smooth_activation.h the text of the smooth ones that kernels compute. */
+enum {{ {", ".join(f"TFBN_{activations.snake(name).upper()}" for name in names)} }};
+
+/* Arrays are borrowed, of these shapes: the view of x; [channels] of stat_dtype (vector), or of
+ * stat_dtype or float64 (statistics), or of float64 (wide); one element of float64 (scalar);
+ * [5, channels] of float, of double for TFBN_FLOAT64 (coefficients). NULL: there is none. An output
+ * may be the buffer of an input where the formula says so, element for element. */
+typedef struct tfbn_call {{
+  TFBN_CPP(View, tfbn_view) view;
+{attrs}
+{_fields("const void*", call.INPUTS)}
+{_fields("void*", call.OUTPUTS)}
+}} tfbn_call;
+
+/* {gathered.summary} No output may overlap an input. */
+typedef struct tfbn_gather_stats {{
+  int64_t parts, channels;
+{_fields("const double*", gathered.inputs)}
+{_fields("double*", gathered.outputs)}
+}} tfbn_gather_stats;
+
+#ifdef __cplusplus
+namespace tf_bn_ops {{
+
+// In the order of the fields.
+enum class Role : int32_t {{ {", ".join(f"k{camel(a.role)}" for a in call.ARRAYS)}, kNone }};
+constexpr int kNumRoles = {len(call.ARRAYS)}, kNumInputRoles = {len(call.INPUTS)};
+
+enum class ArrayKind : int32_t {{ {", ".join(kinds.values())} }};
+struct RoleInfo {{ const char* name; ArrayKind kind; }};
+inline constexpr RoleInfo kRoles[kNumRoles] = {{{", ".join(infos)}}};
+
+}}  // namespace tf_bn_ops
+#endif  /* __cplusplus */
+
+#undef TFBN_CPP
+
+#endif  /* TF_BN_OPS_CC_CORE_GENERATED_ROLES_H_ */
+"""

@@ -1,23 +1,19 @@
 """Writes what follows from the table of ops (tf_bn_ops/spec/ops.py) into folders named `generated`.
 
-usage: python tools/generate_ops/generate_ops.py [--check]
-
-With --check nothing is written, and a file that is not what the table says is an error. make format
-writes, make lint checks. Needs NumPy alone.
+With --check (make lint) a file that is not what the table says is an error. Needs NumPy alone.
 """
 
 from __future__ import annotations
 
 import sys
 
-import call_sources
 import cc_sources
 import python_sources
-from op_words import ROOT
+from op_words import ROOT, filled
 
 FILES = {
     "cc/client/include/tf_bn_ops/generated/op_classes.h": cc_sources.classes,
-    "cc/core/generated/roles.h": call_sources.roles_header,
+    "cc/core/generated/roles.h": cc_sources.roles_header,
     "cc/kernels/generated/kernel_list.h": cc_sources.kernel_list,
     "cc/ops/generated/op_defs.cc": cc_sources.op_defs,
     "cc/ops/generated/op_signatures.h": cc_sources.signatures,
@@ -27,11 +23,10 @@ FILES = {
 
 
 if __name__ == "__main__":
-    texts = {ROOT / name: write() for name, write in FILES.items()}
+    texts = {ROOT / name: filled(write()) for name, write in FILES.items()}
     stale = [p for p, text in texts.items() if not p.exists() or p.read_text("utf-8") != text]
     if stale and sys.argv[1:] == ["--check"]:
         names = ", ".join(str(path.relative_to(ROOT)) for path in stale)
         sys.exit(f"error: not what tf_bn_ops/spec/ops.py says, run make format: {names}")
     for path in stale:
-        path.parent.mkdir(exist_ok=True)
         path.write_text(texts[path], "utf-8")

@@ -18,8 +18,8 @@ enum class Activation : int32_t { kIdentity, kRelu, kRelu6, kSilu, kHardSilu };
 constexpr int kNumActivations = 5, kNumClamps = 3;
 #define TFBN_FOR_EACH_SMOOTH_ACTIVATION(X) X(Silu) X(HardSilu)
 // The values of the attr activation_mode.
-inline constexpr const char* kActivationModes[kNumActivations] = {
-    "Identity", "Relu", "Relu6", "Silu", "HardSilu"};
+inline constexpr const char* kActivationModes[kNumActivations] = {"Identity", "Relu", "Relu6",
+    "Silu", "HardSilu"};
 }  // namespace tf_bn_ops
 #define TFBN_CPP(cpp, c) tf_bn_ops::cpp
 #else
@@ -62,13 +62,12 @@ typedef struct tfbn_call {
   const void* sum_dy;  /* wide. Over the batches of all replicas. */
   const void* sum_dy_xmu;  /* wide. The same. */
   const void* count;  /* scalar. The same: elements of a channel. */
-  /* view. Of the forward formula; an input of its gradient. Behind a smooth activation the gradient
-   * takes side_input in its place, where side_input_backprop is given. */
-  void* y;
-  /* coefficients. The same: what y was computed with, and what saved_mean and saved_variance lose;
-   * in training it is read where its first row is mean. Where it is given with offset, and
-   * side_input_backprop is not, the mask of an activation is computed from x, and y is not read. */
-  void* forward_coefficients;
+  void* y;  /* view. Of the forward formula; an input of its gradient. Behind a smooth activation
+      the gradient takes side_input in its place, where side_input_backprop is given. */
+  void* forward_coefficients;  /* coefficients. The same: what y was computed with, and what
+      saved_mean and saved_variance lose; in training it is read where its first row is mean. Where
+      it is given with offset, and side_input_backprop is not, the mask of an activation is computed
+      from x, and y is not read. */
   void* x_backprop;  /* view */
   void* side_input_backprop;  /* view */
   void* y_backprop_grad;  /* view */
@@ -82,8 +81,7 @@ typedef struct tfbn_call {
   void* scale_grad;  /* vector */
   void* local_mean;  /* wide. Of this batch. */
   void* local_m2;  /* wide. The same: sum((x - mean)^2). */
-  /* scalar. The same: elements of a channel; in host memory on every device. */
-  void* local_count;
+  void* local_count;  /* scalar. The same: elements of a channel; in host memory on every device. */
   void* local_sum_dy;  /* wide. Over this batch. */
   void* local_sum_dy_xmu;  /* wide. The same. */
 } tfbn_call;
@@ -95,28 +93,26 @@ typedef struct tfbn_gather_stats {
   const double* counts;  /* [parts]. Elements of a channel in each part. */
   const double* means;  /* [parts, channels]. Their means. */
   const double* m2s;  /* [parts, channels]. Their sums of (x - mean)^2. */
-  double* count;  /* One element. Elements of a channel in all parts. */
-  double* mean;  /* [channels]. Their mean. */
-  double* m2;  /* [channels]. Their sum of (x - mean)^2. */
+  double* count;  /* scalar. Elements of a channel in all parts. */
+  double* mean;  /* wide. Their mean. */
+  double* m2;  /* wide. Their sum of (x - mean)^2. */
 } tfbn_gather_stats;
 
 #ifdef __cplusplus
 namespace tf_bn_ops {
 
 // In the order of the fields.
-enum class Role : int32_t {
-  kX, kSideInput, kYBackprop, kXBackpropGrad, kScale, kOffset, kMean, kVariance, kScaleBackpropGrad,
-  kOffsetBackpropGrad, kSumDy, kSumDyXmu, kCount, kY, kForwardCoefficients, kXBackprop,
-  kSideInputBackprop, kYBackpropGrad, kXGrad, kBatchMean, kBatchVariance, kSavedMean,
-  kSavedVariance, kScaleBackprop, kOffsetBackprop, kScaleGrad, kLocalMean, kLocalM2, kLocalCount,
-  kLocalSumDy, kLocalSumDyXmu, kNone
-};
+enum class Role : int32_t { kX, kSideInput, kYBackprop, kXBackpropGrad, kScale, kOffset, kMean,
+    kVariance, kScaleBackpropGrad, kOffsetBackpropGrad, kSumDy, kSumDyXmu, kCount, kY,
+    kForwardCoefficients, kXBackprop, kSideInputBackprop, kYBackpropGrad, kXGrad, kBatchMean,
+    kBatchVariance, kSavedMean, kSavedVariance, kScaleBackprop, kOffsetBackprop, kScaleGrad,
+    kLocalMean, kLocalM2, kLocalCount, kLocalSumDy, kLocalSumDyXmu, kNone };
 constexpr int kNumRoles = 31, kNumInputRoles = 13;
 
-enum class ArrayKind : int32_t { kView, kVector, kWide, kScalar, kStatistics, kCoefficients };
+enum class ArrayKind : int32_t { kView, kVector, kStatistics, kWide, kScalar, kCoefficients };
 struct RoleInfo { const char* name; ArrayKind kind; };
-inline constexpr RoleInfo kRoles[kNumRoles] = {
-    {"x", ArrayKind::kView}, {"side_input", ArrayKind::kView}, {"y_backprop", ArrayKind::kView},
+inline constexpr RoleInfo kRoles[kNumRoles] = {{"x", ArrayKind::kView},
+    {"side_input", ArrayKind::kView}, {"y_backprop", ArrayKind::kView},
     {"x_backprop_grad", ArrayKind::kView}, {"scale", ArrayKind::kVector},
     {"offset", ArrayKind::kVector}, {"mean", ArrayKind::kStatistics},
     {"variance", ArrayKind::kStatistics}, {"scale_backprop_grad", ArrayKind::kVector},
@@ -130,8 +126,7 @@ inline constexpr RoleInfo kRoles[kNumRoles] = {
     {"offset_backprop", ArrayKind::kVector}, {"scale_grad", ArrayKind::kVector},
     {"local_mean", ArrayKind::kWide}, {"local_m2", ArrayKind::kWide},
     {"local_count", ArrayKind::kScalar}, {"local_sum_dy", ArrayKind::kWide},
-    {"local_sum_dy_xmu", ArrayKind::kWide}
-};
+    {"local_sum_dy_xmu", ArrayKind::kWide}};
 
 }  // namespace tf_bn_ops
 #endif  /* __cplusplus */

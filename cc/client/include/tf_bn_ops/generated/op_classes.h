@@ -24,8 +24,8 @@ TF_BN_OPS_ATTR(ActivationMode, activation_mode, std::string, std::string_view, "
 TF_BN_OPS_ATTR(DataFormat, data_format, std::string, std::string_view, "NHWC")
 // Whether mean and variance are functions of x (training) or constants (frozen).
 TF_BN_OPS_ATTR(IsTraining, is_training, bool, bool, true)
-// Whether batch_variance in training has the factor M/max(M - 1, 1), as in TensorFlow's ops, or
-// not, as in Keras.
+// Whether batch_variance in training has the factor M/max(M - 1, 1), as in TensorFlow's ops,
+// or not, as in Keras.
 TF_BN_OPS_ATTR(BesselCorrection, bessel_correction, bool, bool, true)
 // The dimension of the channels of x; from the end if negative.
 TF_BN_OPS_ATTR(Axis, axis, int, int, -1)
@@ -39,9 +39,8 @@ struct BatchNormBackwardElemt : internal::OpClass<BatchNormBackwardElemt, intern
       Input mean, Input variance, Input sum_dy, Input sum_dy_xmu, Input count, InputList y,
       const Attrs& attrs = Attrs())
       : OpClass(scope, "BatchNormBackwardElemt", {y_backprop, x, scale, offset, mean, variance,
-                sum_dy, sum_dy_xmu, count}, attrs.Values(), &y) {}
-  Output x_backprop = At(0);
-  OutputList side_input_backprop = From(1);
+          sum_dy, sum_dy_xmu, count}, attrs.Values(), &y) {}
+  Output x_backprop = At(0); OutputList side_input_backprop = From(1);
 };
 
 // The sums of the gradient of batch normalization over one batch.
@@ -50,7 +49,7 @@ struct BatchNormBackwardReduce : internal::OpClass<BatchNormBackwardReduce, inte
   BatchNormBackwardReduce(const Scope& scope, Input y_backprop, Input x, Input scale, Input offset,
       Input mean, Input variance, InputList y, const Attrs& attrs = Attrs())
       : OpClass(scope, "BatchNormBackwardReduce", {y_backprop, x, scale, offset, mean, variance},
-                attrs.Values(), &y) {}
+          attrs.Values(), &y) {}
   Output sum_dy = At(0), sum_dy_xmu = At(1), scale_backprop = At(2), offset_backprop = At(3);
 };
 
@@ -60,7 +59,7 @@ struct BatchNormElemt : internal::OpClass<BatchNormElemt, internal::Epsilon,
   BatchNormElemt(const Scope& scope, Input x, Input scale, Input offset, Input mean, Input variance,
       InputList side_input, const Attrs& attrs = Attrs())
       : OpClass(scope, "BatchNormElemt", {x, scale, offset, mean, variance}, attrs.Values(),
-                &side_input) {}
+          &side_input) {}
   Output y = At(0);
 };
 
@@ -83,7 +82,7 @@ struct BatchNormTrainingBackprop : internal::OpClass<BatchNormTrainingBackprop> 
   BatchNormTrainingBackprop(const Scope& scope, Input input, Input gamma, Input beta, Input mean,
       Input variance, Input normalized_delta, double epsilon)
       : OpClass(scope, "BatchNormTrainingBackprop", {input, gamma, beta, mean, variance,
-                normalized_delta}, internal::EpsilonTensor(epsilon)) {}
+          normalized_delta}, internal::EpsilonTensor(epsilon)) {}
   Output input_delta = At(0), gamma_delta = At(1), beta_delta = At(2);
 };
 
@@ -94,7 +93,7 @@ struct FusedBatchNorm : internal::OpClass<FusedBatchNorm, internal::Epsilon,
       const Attrs& attrs = Attrs())
       : OpClass(scope, "FusedBatchNorm", {x, scale, offset, mean, variance}, attrs.Values()) {}
   Output y = At(0), batch_mean = At(1), batch_variance = At(2), reserve_space_1 = At(3),
-         reserve_space_2 = At(4);
+      reserve_space_2 = At(4);
 };
 
 // Batch normalization, addition and activation, TensorFlow's _FusedBatchNormEx.
@@ -104,9 +103,9 @@ struct FusedBatchNormEx : internal::OpClass<FusedBatchNormEx, internal::Epsilon,
   FusedBatchNormEx(const Scope& scope, Input x, Input scale, Input offset, Input mean,
       Input variance, InputList side_input, const Attrs& attrs = Attrs())
       : OpClass(scope, "FusedBatchNormEx", {x, scale, offset, mean, variance}, attrs.Values(),
-                &side_input) {}
+          &side_input) {}
   Output y = At(0), batch_mean = At(1), batch_variance = At(2), reserve_space_1 = At(3),
-         reserve_space_2 = At(4), reserve_space_3 = At(5);
+      reserve_space_2 = At(4), reserve_space_3 = At(5);
 };
 
 // Gradient of batch normalization, the twin of TensorFlow's FusedBatchNormGrad.
@@ -115,9 +114,9 @@ struct FusedBatchNormGrad : internal::OpClass<FusedBatchNormGrad, internal::Epsi
   FusedBatchNormGrad(const Scope& scope, Input y_backprop, Input x, Input scale,
       Input reserve_space_1, Input reserve_space_2, const Attrs& attrs = Attrs())
       : OpClass(scope, "FusedBatchNormGrad", {y_backprop, x, scale, reserve_space_1,
-                reserve_space_2}, attrs.Values()) {}
+          reserve_space_2}, attrs.Values()) {}
   Output x_backprop = At(0), scale_backprop = At(1), offset_backprop = At(2),
-         reserve_space_3 = At(3), reserve_space_4 = At(4);
+      reserve_space_3 = At(3), reserve_space_4 = At(4);
 };
 
 // Gradient of FusedBatchNormEx in one op, TensorFlow's _FusedBatchNormGradEx.
@@ -127,10 +126,9 @@ struct FusedBatchNormGradEx : internal::OpClass<FusedBatchNormGradEx, internal::
       Input reserve_space_1, Input reserve_space_2, Input reserve_space_3, Input offset, Input y,
       const Attrs& attrs = Attrs())
       : OpClass(scope, "FusedBatchNormGradEx", {y_backprop, x, scale, reserve_space_1,
-                reserve_space_2, reserve_space_3, offset, y}, attrs.Values()) {}
+          reserve_space_2, reserve_space_3, offset, y}, attrs.Values()) {}
   Output x_backprop = At(0), scale_backprop = At(1), offset_backprop = At(2),
-         reserve_space_4 = At(3), reserve_space_5 = At(4);
-  OutputList side_input_backprop = From(5);
+      reserve_space_4 = At(3), reserve_space_5 = At(4); OutputList side_input_backprop = From(5);
 };
 
 // Gradient of the gradient of batch normalization, as TensorFlow registers it.
@@ -140,8 +138,8 @@ struct FusedBatchNormGradGrad : internal::OpClass<FusedBatchNormGradGrad, intern
       Input offset_backprop_grad, Input y_backprop, Input x, Input scale, Input reserve_space_1,
       Input reserve_space_2, const Attrs& attrs = Attrs())
       : OpClass(scope, "FusedBatchNormGradGrad", {x_backprop_grad, scale_backprop_grad,
-                offset_backprop_grad, y_backprop, x, scale, reserve_space_1, reserve_space_2},
-                attrs.Values()) {}
+          offset_backprop_grad, y_backprop, x, scale, reserve_space_1, reserve_space_2},
+          attrs.Values()) {}
   Output y_backprop_grad = At(0), x_grad = At(1), scale_grad = At(2);
 };
 
@@ -151,21 +149,21 @@ struct FusedBatchNormGradV2 : internal::OpClass<FusedBatchNormGradV2, internal::
   FusedBatchNormGradV2(const Scope& scope, Input y_backprop, Input x, Input scale,
       Input reserve_space_1, Input reserve_space_2, const Attrs& attrs = Attrs())
       : OpClass(scope, "FusedBatchNormGradV2", {y_backprop, x, scale, reserve_space_1,
-                reserve_space_2}, attrs.Values()) {}
+          reserve_space_2}, attrs.Values()) {}
   Output x_backprop = At(0), scale_backprop = At(1), offset_backprop = At(2),
-         reserve_space_3 = At(3), reserve_space_4 = At(4);
+      reserve_space_3 = At(3), reserve_space_4 = At(4);
 };
 
 // Gradient of batch normalization, the twin of TensorFlow's FusedBatchNormGradV3.
 struct FusedBatchNormGradV3 : internal::OpClass<FusedBatchNormGradV3, internal::Epsilon,
     internal::DataFormat, internal::IsTraining> {
   FusedBatchNormGradV3(const Scope& scope, Input y_backprop, Input x, Input scale,
-      Input reserve_space_1, Input reserve_space_2, Input reserve_space_3,
-      const Attrs& attrs = Attrs())
+      Input reserve_space_1, Input reserve_space_2, Input reserve_space_3, const Attrs&
+      attrs = Attrs())
       : OpClass(scope, "FusedBatchNormGradV3", {y_backprop, x, scale, reserve_space_1,
-                reserve_space_2, reserve_space_3}, attrs.Values()) {}
+          reserve_space_2, reserve_space_3}, attrs.Values()) {}
   Output x_backprop = At(0), scale_backprop = At(1), offset_backprop = At(2),
-         reserve_space_4 = At(3), reserve_space_5 = At(4);
+      reserve_space_4 = At(3), reserve_space_5 = At(4);
 };
 
 // Batch normalization, the twin of TensorFlow's FusedBatchNormV2.
@@ -175,7 +173,7 @@ struct FusedBatchNormV2 : internal::OpClass<FusedBatchNormV2, internal::Epsilon,
       Input variance, const Attrs& attrs = Attrs())
       : OpClass(scope, "FusedBatchNormV2", {x, scale, offset, mean, variance}, attrs.Values()) {}
   Output y = At(0), batch_mean = At(1), batch_variance = At(2), reserve_space_1 = At(3),
-         reserve_space_2 = At(4);
+      reserve_space_2 = At(4);
 };
 
 // Batch normalization, the twin of TensorFlow's FusedBatchNormV3.
@@ -185,7 +183,7 @@ struct FusedBatchNormV3 : internal::OpClass<FusedBatchNormV3, internal::Epsilon,
       Input variance, const Attrs& attrs = Attrs())
       : OpClass(scope, "FusedBatchNormV3", {x, scale, offset, mean, variance}, attrs.Values()) {}
   Output y = At(0), batch_mean = At(1), batch_variance = At(2), reserve_space_1 = At(3),
-         reserve_space_2 = At(4), reserve_space_3 = At(5);
+      reserve_space_2 = At(4), reserve_space_3 = At(5);
 };
 
 }  // namespace ops
