@@ -1,8 +1,7 @@
 // What is wrong with a call of the C ABI, and how it says so: the checks of
 // every backend.
 
-#ifndef TF_BN_OPS_CC_C_API_READ_CALL_H_
-#define TF_BN_OPS_CC_C_API_READ_CALL_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdio>
@@ -41,5 +40,3 @@ std::string CheckCall(const tfbn_call* call);
 std::string CheckGatherStats(const tfbn_gather_stats* args);
 
 }  // namespace tf_bn_ops::c_api
-
-#endif  // TF_BN_OPS_CC_C_API_READ_CALL_H_

@@ -7,8 +7,7 @@
  * aligned to their element type.
  */
 
-#ifndef TF_BN_OPS_CC_C_API_TF_BN_OPS_C_H_
-#define TF_BN_OPS_CC_C_API_TF_BN_OPS_C_H_
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -93,5 +92,3 @@ TFBN_EXPORT int tfbn_explain(const char* formula, const tfbn_explain_args* args,
 #ifdef __cplusplus
 }
 #endif
-
-#endif /* TF_BN_OPS_CC_C_API_TF_BN_OPS_C_H_ */

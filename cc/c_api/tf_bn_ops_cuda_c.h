@@ -5,8 +5,7 @@
  * Return values and errors are as in tf_bn_ops_c.h.
  */
 
-#ifndef TF_BN_OPS_CC_C_API_TF_BN_OPS_CUDA_C_H_
-#define TF_BN_OPS_CC_C_API_TF_BN_OPS_CUDA_C_H_
+#pragma once
 
 #include "cc/c_api/tf_bn_ops_c.h"
 
@@ -38,5 +37,3 @@ TFBN_EXPORT int tfbn_cuda_gather_stats(const tfbn_gather_stats* args,
 #ifdef __cplusplus
 }
 #endif
-
-#endif /* TF_BN_OPS_CC_C_API_TF_BN_OPS_CUDA_C_H_ */

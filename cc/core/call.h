@@ -2,8 +2,7 @@
 // XLA's custom call and the C ABI fill it in; it goes to
 // libtf_bn_ops_core.so, and plan, driver, kernels and the formulas read it.
 
-#ifndef TF_BN_OPS_CC_CORE_CALL_H_
-#define TF_BN_OPS_CC_CORE_CALL_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -80,5 +79,3 @@ inline double LocalCountOf(const View& view) {
 using GatherStatsArgs = tfbn_gather_stats;
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CORE_CALL_H_

@@ -3,8 +3,7 @@
 // Functions have internal linkage and are always inlined (TFBN_HD): translation
 // units with different -m flags include this header.
 
-#ifndef TF_BN_OPS_CC_CORE_DTYPE_H_
-#define TF_BN_OPS_CC_CORE_DTYPE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -235,5 +234,3 @@ static TFBN_HD void StoreFromDouble(DType dtype, void* data, int64_t i,
 }
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CORE_DTYPE_H_

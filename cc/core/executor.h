@@ -1,8 +1,7 @@
 // Executors: where backends run their tasks, and how phases of tasks are
 // scheduled on one.
 
-#ifndef TF_BN_OPS_CC_CORE_EXECUTOR_H_
-#define TF_BN_OPS_CC_CORE_EXECUTOR_H_
+#pragma once
 
 #include <atomic>
 #include <cstddef>
@@ -93,5 +92,3 @@ struct Phase {
 void RunPhases(Executor& executor, int threads, std::vector<Phase> phases);
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CORE_EXECUTOR_H_

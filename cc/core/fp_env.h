@@ -5,8 +5,7 @@
 // may not. Setting it for every task makes the bits independent of which thread
 // a task lands on.
 
-#ifndef TF_BN_OPS_CC_CORE_FP_ENV_H_
-#define TF_BN_OPS_CC_CORE_FP_ENV_H_
+#pragma once
 
 #include <cstdint>
 
@@ -56,5 +55,3 @@ class ScopedFpState {
 };
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CORE_FP_ENV_H_

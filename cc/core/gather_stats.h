@@ -1,8 +1,7 @@
 // Statistics of a batch from its parts' statistics, see forward.h for what they
 // are: what the replicas of a synchronised batch normalization send each other.
 
-#ifndef TF_BN_OPS_CC_CORE_GATHER_STATS_H_
-#define TF_BN_OPS_CC_CORE_GATHER_STATS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -47,5 +46,3 @@ int64_t FindInvalidCount(const GatherStatsArgs& args)
     TFBN_SHARED("find_invalid_count");
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CORE_GATHER_STATS_H_

@@ -1,8 +1,7 @@
 // Marks of functions: those that are compiled for GPUs, by nvcc, and, as plain
 // C++, for the host; and those that other libraries call.
 
-#ifndef TF_BN_OPS_CC_CORE_HOST_DEVICE_H_
-#define TF_BN_OPS_CC_CORE_HOST_DEVICE_H_
+#pragma once
 
 // Always inlined: translation units with different -m flags include such
 // functions, and of an out-of-line copy the linker would keep one for all, with
@@ -35,5 +34,3 @@
 #define TFBN_UNROLL
 #define TFBN_NO_UNROLL
 #endif
-
-#endif  // TF_BN_OPS_CC_CORE_HOST_DEVICE_H_

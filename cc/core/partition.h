@@ -17,8 +17,7 @@
 //   kSegments  A row is a segment: kSegmentColumns elements of one channel.
 //              Channels-first with a long inner dimension.
 
-#ifndef TF_BN_OPS_CC_CORE_PARTITION_H_
-#define TF_BN_OPS_CC_CORE_PARTITION_H_
+#pragma once
 
 #include <cstdint>
 
@@ -85,5 +84,3 @@ Partition MakePartition(const View& view);
 Block BlockAt(const View& view, const Partition& partition, int64_t b);
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CORE_PARTITION_H_

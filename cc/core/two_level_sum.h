@@ -20,8 +20,7 @@
 // added up again, in double: results are infinite and NaN where double makes
 // them so.
 
-#ifndef TF_BN_OPS_CC_CORE_TWO_LEVEL_SUM_H_
-#define TF_BN_OPS_CC_CORE_TWO_LEVEL_SUM_H_
+#pragma once
 
 #include <limits>
 #include <type_traits>
@@ -88,5 +87,3 @@ static TFBN_HD bool IsFarCenter(double center, const BatchStatistics& of) {
 }
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CORE_TWO_LEVEL_SUM_H_

@@ -7,8 +7,7 @@
 // A view is contiguous: element (o, c, i) lies at (o * channels + c) * inner +
 // i.
 
-#ifndef TF_BN_OPS_CC_CORE_VIEW_H_
-#define TF_BN_OPS_CC_CORE_VIEW_H_
+#pragma once
 
 #include <cstdint>
 
@@ -35,5 +34,3 @@ static TFBN_HD int64_t ElementsPerChannel(const View& v) {
 static TFBN_HD int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CORE_VIEW_H_

@@ -1,8 +1,7 @@
 // Dispatch: the implementations of the CPU backend, one for each ISA build, in
 // one list from the fastest on, and the choice among them.
 
-#ifndef TF_BN_OPS_CC_CPU_DISPATCH_H_
-#define TF_BN_OPS_CC_CPU_DISPATCH_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -47,5 +46,3 @@ const Implementation* SelectedImplementation(std::string* error)
     TFBN_SHARED("selected_implementation");
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CPU_DISPATCH_H_

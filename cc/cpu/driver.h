@@ -3,8 +3,7 @@
 // formula's (cc/core/formulas), in the kernels of the implementation
 // (dispatch.h).
 
-#ifndef TF_BN_OPS_CC_CPU_DRIVER_H_
-#define TF_BN_OPS_CC_CPU_DRIVER_H_
+#pragma once
 
 #include <cstddef>
 
@@ -30,5 +29,3 @@ void RunOnCpu(const Call& call, const Implementation& implementation,
               Executor& executor, void* workspace) TFBN_SHARED("run");
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CPU_DRIVER_H_

@@ -1,8 +1,7 @@
 // What plan and driver ask of a formula, as data and functions: they are no
 // templates.
 
-#ifndef TF_BN_OPS_CC_CPU_FORMULA_ENTRY_H_
-#define TF_BN_OPS_CC_CPU_FORMULA_ENTRY_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -39,5 +38,3 @@ const FormulaEntry& EntryOf(FormulaIndex formula);
 const FormulaEntry* FindFormula(const std::string& name);
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CPU_FORMULA_ENTRY_H_

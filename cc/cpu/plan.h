@@ -5,8 +5,7 @@
 // Nothing in a plan changes a bit of the results: the order of summation is a
 // function of the view alone (cc/core/partition.h).
 
-#ifndef TF_BN_OPS_CC_CPU_PLAN_H_
-#define TF_BN_OPS_CC_CPU_PLAN_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -138,5 +137,3 @@ struct Plan {
 Plan MakePlan(const PlanRequest& request);
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CPU_PLAN_H_

@@ -1,8 +1,7 @@
 // Why a plan is what it is: one table of the reasons behind its decisions, each
 // with a name for programs and a sentence for people.
 
-#ifndef TF_BN_OPS_CC_CPU_PLAN_REASONS_H_
-#define TF_BN_OPS_CC_CPU_PLAN_REASONS_H_
+#pragma once
 
 namespace tf_bn_ops {
 
@@ -152,5 +151,3 @@ enum class Reason {
 };
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CPU_PLAN_REASONS_H_

@@ -1,7 +1,6 @@
 // Scratch memory of a thread that works through a pipeline.
 
-#ifndef TF_BN_OPS_CC_CPU_SCRATCH_H_
-#define TF_BN_OPS_CC_CPU_SCRATCH_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdlib>
@@ -67,5 +66,3 @@ class ScopedScratch {
 };
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CPU_SCRATCH_H_

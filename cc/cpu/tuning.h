@@ -14,8 +14,7 @@
 //   cp tf_bn_ops/lib/libtf_bn_ops_core.so /tmp/before.so
 //   make bench-against LIB=/tmp/before.so     (TF_BN_OPS_CPU_ISA=avx2 for AVX2)
 
-#ifndef TF_BN_OPS_CC_CPU_TUNING_H_
-#define TF_BN_OPS_CC_CPU_TUNING_H_
+#pragma once
 
 #include <cstdint>
 
@@ -148,5 +147,3 @@ constexpr int64_t kPipelinePrefetchBytes = 4096;
 constexpr int64_t kPipelineStageBytes = 1024;
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CPU_TUNING_H_

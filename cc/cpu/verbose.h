@@ -3,8 +3,7 @@
 // docs/troubleshooting.md documents the fields. As JSON, with a sentence for
 // each reason, the same is the answer of tfbn_explain.
 
-#ifndef TF_BN_OPS_CC_CPU_VERBOSE_H_
-#define TF_BN_OPS_CC_CPU_VERBOSE_H_
+#pragma once
 
 #include <string>
 
@@ -30,5 +29,3 @@ std::string PlanAsJson(const PlanRequest& request, const Plan& plan,
                        const char* isa);
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CPU_VERBOSE_H_

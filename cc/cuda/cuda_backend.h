@@ -1,8 +1,7 @@
 // The CUDA backend: all formulas of cc/core/formulas on device memory. Includes
 // nothing of CUDA, so that callers need no toolkit.
 
-#ifndef TF_BN_OPS_CC_CUDA_CUDA_BACKEND_H_
-#define TF_BN_OPS_CC_CUDA_CUDA_BACKEND_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -43,5 +42,3 @@ int LaunchFormulaOnCuda(const Call& call, void* workspace, void* cuda_stream);
 
 }  // namespace cuda
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CUDA_CUDA_BACKEND_H_

@@ -2,8 +2,7 @@
 // in kernels/, each of which instantiates some formulas, so that nvcc compiles
 // them side by side.
 
-#ifndef TF_BN_OPS_CC_CUDA_CUDA_LAUNCHER_H_
-#define TF_BN_OPS_CC_CUDA_CUDA_LAUNCHER_H_
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -78,5 +77,3 @@ int LaunchFormulaOnCuda(const Call& call, void* workspace, void* cuda_stream) {
 #define TFBN_INSTANTIATE_CUDA(unused, Formula, name)                     \
   template int tf_bn_ops::cuda::LaunchFormulaOnCuda<tf_bn_ops::Formula>( \
       const tf_bn_ops::Call&, void*, void*);
-
-#endif  // TF_BN_OPS_CC_CUDA_CUDA_LAUNCHER_H_

@@ -2,8 +2,7 @@
 // the outputs of shape [channels]; and the kernel that combines the statistics
 // of the parts of a batch.
 
-#ifndef TF_BN_OPS_CC_CUDA_DEVICE_FINISH_H_
-#define TF_BN_OPS_CC_CUDA_DEVICE_FINISH_H_
+#pragma once
 
 #include <cstdint>
 #include <type_traits>
@@ -221,5 +220,3 @@ TFBN_HD void Gather(const GatherStatsArgs& args, Block& block) {
 }
 
 }  // namespace tf_bn_ops::cuda
-
-#endif  // TF_BN_OPS_CC_CUDA_DEVICE_FINISH_H_

@@ -5,8 +5,7 @@
 // thread t, then a barrier. Only shared memory survives a phase, so that the
 // host emulator can run the threads one by one.
 
-#ifndef TF_BN_OPS_CC_CUDA_DEVICE_ITEMS_H_
-#define TF_BN_OPS_CC_CUDA_DEVICE_ITEMS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -162,5 +161,3 @@ TFBN_HD void TreeReduce(Block& block, double (*sums)[kThreads], int n,
 }
 
 }  // namespace tf_bn_ops::cuda
-
-#endif  // TF_BN_OPS_CC_CUDA_DEVICE_ITEMS_H_

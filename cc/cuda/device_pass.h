@@ -13,8 +13,7 @@
 // added up in double, in shared memory. Where a chain is not finite its
 // elements, which are still in registers, are added up in double instead.
 
-#ifndef TF_BN_OPS_CC_CUDA_DEVICE_PASS_H_
-#define TF_BN_OPS_CC_CUDA_DEVICE_PASS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -424,5 +423,3 @@ TFBN_HD void Pass(const KernelParams& params, Block& block,
 }
 
 }  // namespace tf_bn_ops::cuda
-
-#endif  // TF_BN_OPS_CC_CUDA_DEVICE_PASS_H_

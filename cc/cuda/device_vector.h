@@ -6,8 +6,7 @@
 // would wait for that: one load in flight per thread instead of four or more
 // (docs/gpu.md).
 
-#ifndef TF_BN_OPS_CC_CUDA_DEVICE_VECTOR_H_
-#define TF_BN_OPS_CC_CUDA_DEVICE_VECTOR_H_
+#pragma once
 
 #include <cstdint>
 #include <type_traits>
@@ -158,5 +157,3 @@ TFBN_HD void StoreElements(const Words& w, void* tensor,
 }
 
 }  // namespace tf_bn_ops::cuda
-
-#endif  // TF_BN_OPS_CC_CUDA_DEVICE_VECTOR_H_

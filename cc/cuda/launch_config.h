@@ -22,8 +22,7 @@
 // items of a tile, as in a split-K reduction: each split yields one partial sum
 // per column or channel. Thread z takes every threads_z-th item of its split.
 
-#ifndef TF_BN_OPS_CC_CUDA_LAUNCH_CONFIG_H_
-#define TF_BN_OPS_CC_CUDA_LAUNCH_CONFIG_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -163,5 +162,3 @@ struct KernelParams {
 };
 
 }  // namespace tf_bn_ops::cuda
-
-#endif  // TF_BN_OPS_CC_CUDA_LAUNCH_CONFIG_H_

@@ -15,8 +15,7 @@
 //                      finish; without sums, or where they do not fit beside
 //                      the stores, as in training
 
-#ifndef TF_BN_OPS_CC_CUDA_LAUNCH_PLAN_H_
-#define TF_BN_OPS_CC_CUDA_LAUNCH_PLAN_H_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -129,5 +128,3 @@ int LaunchFormula(const Call& args, void* workspace, Launcher& launcher) {
 }
 
 }  // namespace tf_bn_ops::cuda
-
-#endif  // TF_BN_OPS_CC_CUDA_LAUNCH_PLAN_H_

@@ -7,8 +7,7 @@
 // with kSavesRstd: whether the device's forward op saves rstd in
 // reserve_space_2 in training (cuDNN's convention), not the variance.
 
-#ifndef TF_BN_OPS_CC_KERNELS_BATCH_NORM_OP_H_
-#define TF_BN_OPS_CC_KERNELS_BATCH_NORM_OP_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -119,5 +118,3 @@ class BatchNormOp : public BatchNormKernel<Backend> {
 };
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_KERNELS_BATCH_NORM_OP_H_

@@ -2,8 +2,7 @@
 // workspace from TensorFlow's allocator and the selected implementation. Knows
 // nothing of ops or layouts.
 
-#ifndef TF_BN_OPS_CC_KERNELS_CPU_LAUNCH_H_
-#define TF_BN_OPS_CC_KERNELS_CPU_LAUNCH_H_
+#pragma once
 
 #include "cc/core/call.h"
 #include "cc/core/gather_stats.h"
@@ -26,5 +25,3 @@ struct CpuBackend {
 };
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_KERNELS_CPU_LAUNCH_H_

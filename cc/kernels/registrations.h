@@ -2,8 +2,7 @@
 // backend TFBN_KERNEL_BACKEND: included by one file per device, which defines
 // both.
 
-#ifndef TF_BN_OPS_CC_KERNELS_REGISTRATIONS_H_
-#define TF_BN_OPS_CC_KERNELS_REGISTRATIONS_H_
+#pragma once
 
 #include "cc/core/gather_stats.h"
 #include "cc/kernels/batch_norm_op.h"
@@ -86,5 +85,3 @@ bool RegisterKernels() {
 
 }  // namespace
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_KERNELS_REGISTRATIONS_H_

@@ -1,8 +1,7 @@
 // Which shapes an op accepts whose checks follow from its signature, the view
 // of x, and how errors are made.
 
-#ifndef TF_BN_OPS_CC_OPS_CHECK_SHAPES_H_
-#define TF_BN_OPS_CC_OPS_CHECK_SHAPES_H_
+#pragma once
 
 #include <string>
 
@@ -81,5 +80,3 @@ absl::Status CheckGatherStatsShapes(
     tensorflow::PartialTensorShape* channels);
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_OPS_CHECK_SHAPES_H_

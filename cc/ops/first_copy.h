@@ -2,8 +2,7 @@
 // registers nothing: TensorFlow would find two kernels for every op, and no
 // call of any of them would run any more.
 
-#ifndef TF_BN_OPS_CC_OPS_FIRST_COPY_H_
-#define TF_BN_OPS_CC_OPS_FIRST_COPY_H_
+#pragma once
 
 #include "absl/algorithm/container.h"
 #include "tensorflow/core/framework/kernel_def.pb.h"
@@ -24,5 +23,3 @@ inline bool HasKernel(const char* op, const char* device_type) {
 bool IsFirstCopy();
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_OPS_FIRST_COPY_H_

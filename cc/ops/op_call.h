@@ -1,8 +1,7 @@
 // From an op to a call of the core: attrs, accepted shapes, and which tensor
 // has which role. For the kernels of every device and of XLA.
 
-#ifndef TF_BN_OPS_CC_OPS_OP_CALL_H_
-#define TF_BN_OPS_CC_OPS_OP_CALL_H_
+#pragma once
 
 #include <string>
 
@@ -81,5 +80,3 @@ class OpCall {
 };
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_OPS_OP_CALL_H_

@@ -2,8 +2,7 @@
 // kinds and roles of its arguments. generated/op_signatures.h lists all
 // ops.
 
-#ifndef TF_BN_OPS_CC_OPS_OP_SIGNATURE_H_
-#define TF_BN_OPS_CC_OPS_OP_SIGNATURE_H_
+#pragma once
 
 #include <algorithm>
 #include <string_view>
@@ -74,5 +73,3 @@ struct OpSignature {
 };
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_OPS_OP_SIGNATURE_H_

@@ -1,7 +1,6 @@
 // Shape functions of the OpDefs (generated/op_defs.cc).
 
-#ifndef TF_BN_OPS_CC_OPS_SHAPE_FUNCTIONS_H_
-#define TF_BN_OPS_CC_OPS_SHAPE_FUNCTIONS_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "cc/ops/op_signature.h"
@@ -24,5 +23,3 @@ absl::Status InferGatherStatsShapes(
     tensorflow::shape_inference::InferenceContext* c);
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_OPS_SHAPE_FUNCTIONS_H_

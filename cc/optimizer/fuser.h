@@ -7,8 +7,7 @@
 //   backward_rule.cc   gradient of an activation -> gradient of norm
 //   smooth_rule.cc     both directions of smooth activations
 
-#ifndef TF_BN_OPS_CC_OPTIMIZER_FUSER_H_
-#define TF_BN_OPS_CC_OPTIMIZER_FUSER_H_
+#pragma once
 
 #include <cstddef>
 #include <initializer_list>
@@ -178,5 +177,3 @@ class Fuser {
 };
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_OPTIMIZER_FUSER_H_

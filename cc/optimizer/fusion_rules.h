@@ -22,8 +22,7 @@
 // it has. The gradient that ReluGrad computed, if others than the gradient of
 // norm read it, is side_input_backprop.
 
-#ifndef TF_BN_OPS_CC_OPTIMIZER_FUSION_RULES_H_
-#define TF_BN_OPS_CC_OPTIMIZER_FUSION_RULES_H_
+#pragma once
 
 #include <functional>
 #include <string>
@@ -73,5 +72,3 @@ std::vector<Fusion> FusePatterns(const FusionOptions& options,
                                  tensorflow::GraphDef* graph);
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_OPTIMIZER_FUSION_RULES_H_

@@ -2,8 +2,7 @@
 // kept up to date while nodes are rewired and removed. Each change costs the
 // logarithm of the consumers, whatever the size of the graph.
 
-#ifndef TF_BN_OPS_CC_OPTIMIZER_INDEXED_GRAPH_H_
-#define TF_BN_OPS_CC_OPTIMIZER_INDEXED_GRAPH_H_
+#pragma once
 
 #include <set>
 #include <string>
@@ -91,5 +90,3 @@ class IndexedGraph {
 };
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_OPTIMIZER_INDEXED_GRAPH_H_

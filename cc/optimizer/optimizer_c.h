@@ -1,8 +1,7 @@
 /* The C ABI of libtf_bn_ops_optimizer.so: what Python calls. The op library
    must have been loaded before. */
 
-#ifndef TF_BN_OPS_CC_OPTIMIZER_OPTIMIZER_C_H_
-#define TF_BN_OPS_CC_OPTIMIZER_OPTIMIZER_C_H_
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -37,5 +36,3 @@ TFBN_OPTIMIZER_EXPORT int64_t tfbn_graph_fusions(void);
 #ifdef __cplusplus
 }
 #endif
-
-#endif /* TF_BN_OPS_CC_OPTIMIZER_OPTIMIZER_C_H_ */

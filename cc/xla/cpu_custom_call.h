@@ -6,8 +6,7 @@
 // its operands and results; the last result is the workspace. Includes nothing
 // of XLA, whose headers take most of a minute to compile.
 
-#ifndef TF_BN_OPS_CC_XLA_CPU_CUSTOM_CALL_H_
-#define TF_BN_OPS_CC_XLA_CPU_CUSTOM_CALL_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -25,5 +24,3 @@ constexpr size_t kCallNumbers = offsetof(tfbn_call, x) / sizeof(int64_t);
 static_assert(kCallNumbers * sizeof(int64_t) == offsetof(tfbn_call, x));
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_XLA_CPU_CUSTOM_CALL_H_

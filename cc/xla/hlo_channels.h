@@ -3,8 +3,7 @@
 // computation that is built; sums and broadcasts over channels, in two
 // precisions.
 
-#ifndef TF_BN_OPS_CC_XLA_HLO_CHANNELS_H_
-#define TF_BN_OPS_CC_XLA_HLO_CHANNELS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -137,5 +136,3 @@ class XlaChannels {
 };
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_XLA_HLO_CHANNELS_H_

@@ -8,8 +8,7 @@
 // batch normalization computes in float32, the variance is lost where the mean
 // is large, and y is NaN at a mean of 1e3 and a deviation of 1.
 
-#ifndef TF_BN_OPS_CC_XLA_HLO_FORWARD_H_
-#define TF_BN_OPS_CC_XLA_HLO_FORWARD_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -203,5 +202,3 @@ inline std::vector<xla::XlaOp> BuildGatherStats(xla::XlaOp counts,
 }
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_XLA_HLO_FORWARD_H_

@@ -2,8 +2,7 @@
 // of cc/core/formulas/gradient.h, in its notation. XLA fuses the passes with
 // what surrounds them.
 
-#ifndef TF_BN_OPS_CC_XLA_HLO_GRADIENT_H_
-#define TF_BN_OPS_CC_XLA_HLO_GRADIENT_H_
+#pragma once
 
 #include "cc/core/formulas/activation.h"
 #include "cc/core/formulas/forward.h"
@@ -91,5 +90,3 @@ inline void BuildGradient(XlaCall* call) {
 }
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_XLA_HLO_GRADIENT_H_

@@ -3,8 +3,7 @@
 // docs/math.md. Sums are of centered values in float64, elements in the type
 // that they are computed in.
 
-#ifndef TF_BN_OPS_CC_XLA_HLO_SECOND_ORDER_H_
-#define TF_BN_OPS_CC_XLA_HLO_SECOND_ORDER_H_
+#pragma once
 
 #include "cc/xla/hlo_channels.h"
 #include "xla/hlo/builder/lib/constants.h"
@@ -66,5 +65,3 @@ inline void BuildSecondOrder(XlaCall* call) {
 }
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_XLA_HLO_SECOND_ORDER_H_

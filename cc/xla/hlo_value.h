@@ -1,8 +1,7 @@
 // What the formulas of single elements in cc/core/formulas, which are templates
 // over the type of a value, are instantiated with to build XLA's operations.
 
-#ifndef TF_BN_OPS_CC_XLA_HLO_VALUE_H_
-#define TF_BN_OPS_CC_XLA_HLO_VALUE_H_
+#pragma once
 
 #include "cc/core/formulas/exponential.h"
 #include "xla/hlo/builder/lib/constants.h"
@@ -55,5 +54,3 @@ struct LanesOf<HloValue, false> {
 };
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_XLA_HLO_VALUE_H_

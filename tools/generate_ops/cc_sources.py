@@ -17,13 +17,12 @@ _SHAPES = {
 }
 
 
-def _source(what: str, body: str, includes: Iterable[str] = (), guard: str = "") -> str:
-    """A file in the namespace of the library; with a guard, a header."""
+def _source(what: str, body: str, *includes: str, is_header: bool = True) -> str:
+    """A file in the namespace of the library."""
     lines = ["// clang-format off", f"// {what}", f"// {NOTE}", ""]
-    lines += [f"#ifndef {guard}", f"#define {guard}", ""] * bool(guard)
+    lines += ["#pragma once", ""] * is_header
     lines += [*(f'#include "{name}"' for name in includes), ""] * bool(includes)
-    lines += ["namespace tf_bn_ops {", "", body.rstrip(), "", "}  // namespace tf_bn_ops", ""]
-    return "\n".join([*lines, *[f"#endif  // {guard}", ""] * bool(guard)])
+    return "\n".join([*lines, "namespace tf_bn_ops {", "", body, "}  // namespace tf_bn_ops", ""])
 
 
 def _op_def(op: spec.OpSpec) -> str:
@@ -43,12 +42,15 @@ REGISTER_OP("{op.registered_name}")
 def op_defs() -> str:
     lines = ["namespace {", "", "bool RegisterOps() {", *map(_op_def, OPS), "return true;", "}", ""]
     lines += ["[[maybe_unused]] const bool kRegistered = IsFirstCopy() && RegisterOps();", ""]
-    includes = [f"cc/ops/{name}.h" for name in ("first_copy", "generated/op_signatures")]
     return _source(
         "OpDefs. Those of V1 to V3 equal TensorFlow's own in all but name and documentation,"
         " which tf_bn_ops.raw_ops has in full.",
-        "\n".join([*lines, "}  // namespace"]),
-        [*includes, "cc/ops/shape_functions.h", "tensorflow/core/framework/op.h"],
+        "\n".join([*lines, "}  // namespace", ""]),
+        "cc/ops/first_copy.h",
+        "cc/ops/generated/op_signatures.h",
+        "cc/ops/shape_functions.h",
+        "tensorflow/core/framework/op.h",
+        is_header=False,
     )
 
 
@@ -76,12 +78,8 @@ def signatures() -> str:
     texts = {f"k{name}": _signature(op) for name, op in sorted(table.OPS.items())}
     first = {text: name for name, text in reversed(texts.items())}
     values = {name: text if first[text] == name else first[text] for name, text in texts.items()}
-    return _source(
-        "Signatures of the ops that have an x.",
-        "\n".join(f"inline constexpr OpSignature {k} = {text};\n" for k, text in values.items()),
-        ["cc/ops/op_signature.h"],
-        "TF_BN_OPS_CC_OPS_GENERATED_OP_SIGNATURES_H_",
-    )
+    body = "".join(f"inline constexpr OpSignature {k} = {text};\n\n" for k, text in values.items())
+    return _source("Signatures of the ops that have an x.", body, "cc/ops/op_signature.h")
 
 
 def kernel_list() -> str:
@@ -106,8 +104,7 @@ def kernel_list() -> str:
         " X(op, T(types), constraints). T and constraints are words that the including file"
         " defines: U(type), HOST(output).",
         "\n".join(" \\\n".join([macro, *lines]) + "\n" for macro, lines in macros.items()),
-        ["cc/ops/generated/op_signatures.h"],
-        "TF_BN_OPS_CC_KERNELS_GENERATED_KERNEL_LIST_H_",
+        "cc/ops/generated/op_signatures.h",
     )
 
 
@@ -154,11 +151,8 @@ struct {op.name} : internal::OpClass<{base}> {{
 def classes() -> str:
     attrs = "\n".join(_attr(n) for n in spec.ATTRS if any(n in _attrs(op) for op in OPS))
     body = f"namespace ops {{\nnamespace internal {{\n\n{attrs}\n\n}}  // namespace internal\n\n"
-    return _source(
-        "The op classes; tf_bn_ops/ops.h includes this.",
-        body + "\n".join(map(_class, OPS)) + "\n}  // namespace ops",
-        guard="TF_BN_OPS_GENERATED_OP_CLASSES_H_",
-    )
+    body += "\n".join(map(_class, OPS)) + "\n}  // namespace ops\n"
+    return _source("The op classes; tf_bn_ops/ops.h includes this.", body)
 
 
 def _fields(c_type: str, arrays: Iterable[call.Array | spec.Arg]) -> str:
@@ -182,8 +176,7 @@ def roles_header() -> str:
  * Written by tools/generate_ops from tf_bn_ops/spec (call.py, activations.py): edit those, then
  * make format. */
 
-#ifndef TF_BN_OPS_CC_CORE_GENERATED_ROLES_H_
-#define TF_BN_OPS_CC_CORE_GENERATED_ROLES_H_
+#pragma once
 
 #include <stdint.h>
 
@@ -241,6 +234,4 @@ inline constexpr RoleInfo kRoles[kNumRoles] = {{{", ".join(infos)}}};
 #endif  /* __cplusplus */
 
 #undef TFBN_CPP
-
-#endif  /* TF_BN_OPS_CC_CORE_GENERATED_ROLES_H_ */
 """

@@ -1,8 +1,7 @@
 // The activations that may stand behind a normalization: their values, and
 // where their gradients pass, by y. passing_range.h has the range of x.
 
-#ifndef TF_BN_OPS_CC_CORE_FORMULAS_ACTIVATION_H_
-#define TF_BN_OPS_CC_CORE_FORMULAS_ACTIVATION_H_
+#pragma once
 
 #include "cc/core/call.h"
 #include "cc/core/dtype.h"
@@ -81,5 +80,3 @@ static TFBN_HD V MaskedBy(V dy, V y, V lowest, V highest) {
 }
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CORE_FORMULAS_ACTIVATION_H_

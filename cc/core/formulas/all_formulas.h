@@ -2,8 +2,7 @@
 // new formula has a file here and a line in the list of its kind; the kernels
 // of all ISAs and of GPUs, driver and plan follow.
 
-#ifndef TF_BN_OPS_CC_CORE_FORMULAS_ALL_FORMULAS_H_
-#define TF_BN_OPS_CC_CORE_FORMULAS_ALL_FORMULAS_H_
+#pragma once
 
 #include <cstddef>
 
@@ -121,5 +120,3 @@ int RunWithCopies(const Call& call, const Run& run, const Copy& copy) {
 }
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CORE_FORMULAS_ALL_FORMULAS_H_

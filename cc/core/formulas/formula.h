@@ -103,8 +103,7 @@
 // is fused with an addition (mk/cxxflags.txt, mk/nvccflags.txt), so that every
 // backend computes the same operations in the order in which they are written.
 
-#ifndef TF_BN_OPS_CC_CORE_FORMULAS_FORMULA_H_
-#define TF_BN_OPS_CC_CORE_FORMULAS_FORMULA_H_
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -340,5 +339,3 @@ static TFBN_HD void Split(double value, double rest, C* part, C* part_rest) {
 }
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CORE_FORMULAS_FORMULA_H_

@@ -26,8 +26,7 @@
 // at most M * variance, so a large mean costs no digits. (In two levels a shift
 // that is far from the mean would; see IsFarCenter.)
 
-#ifndef TF_BN_OPS_CC_CORE_FORMULAS_FORWARD_H_
-#define TF_BN_OPS_CC_CORE_FORMULAS_FORWARD_H_
+#pragma once
 
 #include <cstdint>
 
@@ -268,5 +267,3 @@ struct BatchNormSmoothAddFormula : BatchNormFormulaOf<true, true> {
 };
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CORE_FORMULAS_FORWARD_H_

@@ -42,8 +42,7 @@
 // another one of them; without an activation it may not be the buffer of x
 // while x_backprop is the buffer of y_backprop.
 
-#ifndef TF_BN_OPS_CC_CORE_FORMULAS_GRADIENT_H_
-#define TF_BN_OPS_CC_CORE_FORMULAS_GRADIENT_H_
+#pragma once
 
 #include <cstdint>
 #include <type_traits>
@@ -380,5 +379,3 @@ struct BatchNormBackwardElemtAddFormula : Gradient<MaskSource::kY, true, true> {
 };
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CORE_FORMULAS_GRADIENT_H_

@@ -9,8 +9,7 @@
 // bitwise the forward's decision, for every x: also infinities, and NaN, which
 // is in no range.
 
-#ifndef TF_BN_OPS_CC_CORE_FORMULAS_PASSING_RANGE_H_
-#define TF_BN_OPS_CC_CORE_FORMULAS_PASSING_RANGE_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -168,5 +167,3 @@ static TFBN_HD PassingRange<C> PassingRangeOf(ForwardCoefficients<C> forward,
 }
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CORE_FORMULAS_PASSING_RANGE_H_

@@ -32,8 +32,7 @@
 // loses at most a factor of M + 1 to cancellation, and for elements of a normal
 // distribution next to nothing.
 
-#ifndef TF_BN_OPS_CC_CORE_FORMULAS_SECOND_ORDER_H_
-#define TF_BN_OPS_CC_CORE_FORMULAS_SECOND_ORDER_H_
+#pragma once
 
 #include <cstdint>
 
@@ -245,5 +244,3 @@ struct BatchNormGradGradFormula {
 };
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CORE_FORMULAS_SECOND_ORDER_H_

@@ -6,8 +6,7 @@
 // elements of a call take alike: kernels are instantiated once for all of them.
 // At infinities values and derivatives are what TensorFlow's formulas give.
 
-#ifndef TF_BN_OPS_CC_CORE_FORMULAS_SMOOTH_ACTIVATION_H_
-#define TF_BN_OPS_CC_CORE_FORMULAS_SMOOTH_ACTIVATION_H_
+#pragma once
 
 #include "cc/core/call.h"
 #include "cc/core/formulas/activation.h"
@@ -76,5 +75,3 @@ static TFBN_HD V WithSmooth(V v, V which) {
 }
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CORE_FORMULAS_SMOOTH_ACTIVATION_H_

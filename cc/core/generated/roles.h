@@ -4,8 +4,7 @@
  * Written by tools/generate_ops from tf_bn_ops/spec (call.py, activations.py): edit those, then
  * make format. */
 
-#ifndef TF_BN_OPS_CC_CORE_GENERATED_ROLES_H_
-#define TF_BN_OPS_CC_CORE_GENERATED_ROLES_H_
+#pragma once
 
 #include <stdint.h>
 
@@ -132,5 +131,3 @@ inline constexpr RoleInfo kRoles[kNumRoles] = {{"x", ArrayKind::kView},
 #endif  /* __cplusplus */
 
 #undef TFBN_CPP
-
-#endif  /* TF_BN_OPS_CC_CORE_GENERATED_ROLES_H_ */

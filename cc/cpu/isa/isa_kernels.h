@@ -1,7 +1,6 @@
 // What one ISA build of the CPU kernels offers to the driver (cc/cpu).
 
-#ifndef TF_BN_OPS_CC_CPU_ISA_ISA_KERNELS_H_
-#define TF_BN_OPS_CC_CPU_ISA_ISA_KERNELS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -149,5 +148,3 @@ struct Kernels {
 #define TFBN_KERNEL_TABLE(build) TFBN_CONCAT(KernelTable, build)
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CPU_ISA_ISA_KERNELS_H_

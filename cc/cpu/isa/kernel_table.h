@@ -1,8 +1,7 @@
 // The table of kernels of a formula: its passes (pass.h), its pipeline
 // (pipeline.h), and its coefficients by channel.
 
-#ifndef TF_BN_OPS_CC_CPU_ISA_KERNEL_TABLE_H_
-#define TF_BN_OPS_CC_CPU_ISA_KERNEL_TABLE_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -151,5 +150,3 @@ constexpr Kernels KernelsOf() {
     return kKernels;                                                    \
   }                                                                     \
   }
-
-#endif  // TF_BN_OPS_CC_CPU_ISA_KERNEL_TABLE_H_

@@ -10,8 +10,7 @@
 // That halves the instructions of a pass which is compute-bound where float32
 // waits for memory (ADR 29).
 
-#ifndef TF_BN_OPS_CC_CPU_ISA_PASS_H_
-#define TF_BN_OPS_CC_CPU_ISA_PASS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -909,5 +908,3 @@ void RunPass(const Call& args, const Partition& partition, const Tile& tile,
 
 }  // namespace
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CPU_ISA_PASS_H_

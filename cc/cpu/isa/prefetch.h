@@ -5,8 +5,7 @@
 // no time later. Both passes read memory in the order of addresses, a few short
 // rows side by side at most, so that hardware prefetchers follow, too.
 
-#ifndef TF_BN_OPS_CC_CPU_ISA_PREFETCH_H_
-#define TF_BN_OPS_CC_CPU_ISA_PREFETCH_H_
+#pragma once
 
 #include <cstdint>
 
@@ -129,5 +128,3 @@ class SegmentPrefetch {
 
 }  // namespace
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CPU_ISA_PREFETCH_H_

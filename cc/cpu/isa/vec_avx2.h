@@ -1,7 +1,6 @@
 // Vectors of 32 bytes: AVX2 with F16C, which every processor with AVX2 has.
 
-#ifndef TF_BN_OPS_CC_CPU_ISA_VEC_AVX2_H_
-#define TF_BN_OPS_CC_CPU_ISA_VEC_AVX2_H_
+#pragma once
 
 #define TFBN_VECTOR_BYTES 32
 #define TFBN_REGISTERS 16
@@ -73,5 +72,3 @@ TFBN_INLINE WideF LoadWide(const float* p) {
 }  // namespace avx2
 }  // namespace
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CPU_ISA_VEC_AVX2_H_

@@ -1,7 +1,6 @@
 // Vectors of 64 bytes: AVX-512 F, BW, VL and DQ.
 
-#ifndef TF_BN_OPS_CC_CPU_ISA_VEC_AVX512_H_
-#define TF_BN_OPS_CC_CPU_ISA_VEC_AVX512_H_
+#pragma once
 
 #define TFBN_VECTOR_BYTES 64
 #define TFBN_REGISTERS 32
@@ -69,5 +68,3 @@ TFBN_INLINE void StorePartialBits(void* p, V16 v, int n) {
 }  // namespace avx512
 }  // namespace
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CPU_ISA_VEC_AVX512_H_

@@ -1,7 +1,6 @@
 // vec_avx512.h with the conversion to bfloat16 of AVX-512 BF16.
 
-#ifndef TF_BN_OPS_CC_CPU_ISA_VEC_AVX512BF16_H_
-#define TF_BN_OPS_CC_CPU_ISA_VEC_AVX512BF16_H_
+#pragma once
 
 #include "cc/cpu/isa/vec_avx512.h"
 
@@ -31,5 +30,3 @@ TFBN_INLINE V16 KeepSubnormals(V16 narrowed, VF v) {
 }  // namespace avx512bf16
 }  // namespace
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CPU_ISA_VEC_AVX512BF16_H_

@@ -1,8 +1,7 @@
 // Vectors of 16 bytes on any machine: SSE2 where it is present, as on every
 // x86-64, else vector extensions alone.
 
-#ifndef TF_BN_OPS_CC_CPU_ISA_VEC_BASELINE_H_
-#define TF_BN_OPS_CC_CPU_ISA_VEC_BASELINE_H_
+#pragma once
 
 #define TFBN_VECTOR_BYTES 16
 #define TFBN_REGISTERS 16
@@ -23,5 +22,3 @@ TFBN_INLINE WideF Widen(VF v) {
 }  // namespace baseline
 }  // namespace
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CPU_ISA_VEC_BASELINE_H_

@@ -1,7 +1,6 @@
 // Vectors of 16 bytes: Advanced SIMD (NEON), which every aarch64 has.
 
-#ifndef TF_BN_OPS_CC_CPU_ISA_VEC_NEON_H_
-#define TF_BN_OPS_CC_CPU_ISA_VEC_NEON_H_
+#pragma once
 
 #define TFBN_VECTOR_BYTES 16
 #define TFBN_REGISTERS 32
@@ -97,5 +96,3 @@ TFBN_INLINE void NonTemporalFence() {}
 }  // namespace neon
 }  // namespace
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CPU_ISA_VEC_NEON_H_

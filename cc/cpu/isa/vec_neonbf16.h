@@ -1,7 +1,6 @@
 // vec_neon.h with the conversion to bfloat16 of Arm's BF16 extension.
 
-#ifndef TF_BN_OPS_CC_CPU_ISA_VEC_NEONBF16_H_
-#define TF_BN_OPS_CC_CPU_ISA_VEC_NEONBF16_H_
+#pragma once
 
 #include "cc/cpu/isa/vec_neon.h"
 
@@ -25,5 +24,3 @@ TFBN_INLINE V16 NarrowBfloat16(VF v) {
 }  // namespace neonbf16
 }  // namespace
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CPU_ISA_VEC_NEONBF16_H_

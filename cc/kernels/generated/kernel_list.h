@@ -3,8 +3,7 @@
 // constraints). T and constraints are words that the including file defines: U(type), HOST(output).
 // Written by tools/generate_ops from tf_bn_ops/spec/ops.py: edit that, then make format.
 
-#ifndef TF_BN_OPS_CC_KERNELS_GENERATED_KERNEL_LIST_H_
-#define TF_BN_OPS_CC_KERNELS_GENERATED_KERNEL_LIST_H_
+#pragma once
 
 #include "cc/ops/generated/op_signatures.h"
 
@@ -35,5 +34,3 @@ namespace tf_bn_ops {
   X(FusedBatchNormGradGrad, T(DT_DOUBLE), U(DT_DOUBLE))
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_KERNELS_GENERATED_KERNEL_LIST_H_

@@ -2,8 +2,7 @@
 // Signatures of the ops that have an x.
 // Written by tools/generate_ops from tf_bn_ops/spec/ops.py: edit that, then make format.
 
-#ifndef TF_BN_OPS_CC_OPS_GENERATED_OP_SIGNATURES_H_
-#define TF_BN_OPS_CC_OPS_GENERATED_OP_SIGNATURES_H_
+#pragma once
 
 #include "cc/ops/op_signature.h"
 
@@ -111,6 +110,5 @@ inline constexpr OpSignature kFusedBatchNormV3 = {
         {"reserve_space_1", Role::kSavedMean}, {"reserve_space_2", Role::kSavedVariance},
         {"reserve_space_3", Role::kForwardCoefficients}}};
 
-}  // namespace tf_bn_ops
 
-#endif  // TF_BN_OPS_CC_OPS_GENERATED_OP_SIGNATURES_H_
+}  // namespace tf_bn_ops

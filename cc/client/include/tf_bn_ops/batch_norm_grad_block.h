@@ -9,8 +9,7 @@
 //   status = block.Run();
 //   const std::vector<tensorflow::Tensor>& dx = block.result("x_backprop");
 
-#ifndef TF_BN_OPS_BATCH_NORM_GRAD_BLOCK_H_
-#define TF_BN_OPS_BATCH_NORM_GRAD_BLOCK_H_
+#pragma once
 
 #include <map>
 #include <memory>
@@ -96,5 +95,3 @@ class TF_BN_OPS_EXPORT BatchNormGradBlock {
 };
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_BATCH_NORM_GRAD_BLOCK_H_

@@ -31,8 +31,7 @@
 //
 // docs/api.md has the formulas, and what inputs and outputs are.
 
-#ifndef TF_BN_OPS_OPS_H_
-#define TF_BN_OPS_OPS_H_
+#pragma once
 
 #include <initializer_list>
 #include <map>
@@ -159,5 +158,3 @@ struct OpClass
 // NotFound before LoadOpLibrary().
 #include "tf_bn_ops/generated/op_classes.h"
 #undef TF_BN_OPS_ATTR
-
-#endif  // TF_BN_OPS_OPS_H_

@@ -2,8 +2,7 @@
 // The op classes; tf_bn_ops/ops.h includes this.
 // Written by tools/generate_ops from tf_bn_ops/spec/ops.py: edit that, then make format.
 
-#ifndef TF_BN_OPS_GENERATED_OP_CLASSES_H_
-#define TF_BN_OPS_GENERATED_OP_CLASSES_H_
+#pragma once
 
 namespace tf_bn_ops {
 
@@ -189,5 +188,3 @@ struct FusedBatchNormV3 : internal::OpClass<FusedBatchNormV3, internal::Epsilon,
 }  // namespace ops
 
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_GENERATED_OP_CLASSES_H_
