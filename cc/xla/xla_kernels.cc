@@ -170,13 +170,12 @@ void BuildCpuCall(XlaCall* call) {
 }
 
 // The XLA kernel of an op: shapes -> call -> operations -> outputs.
-template <const OpSignature& kOp>
-class BatchNormXlaOp : public XlaKernel {
+class BatchNormXlaKernel : public XlaKernel {
  public:
-  explicit BatchNormXlaOp(tf::OpKernelConstruction* context)
+  BatchNormXlaKernel(const OpSignature& op, tf::OpKernelConstruction* context)
       : XlaKernel(context) {
     OP_REQUIRES_OK(context,
-                   op_.ReadAttrs(kOp, /*saves_rstd=*/!is_cpu(), context));
+                   op_.ReadAttrs(op, /*saves_rstd=*/!is_cpu(), context));
   }
 
   void Compile(tf::XlaOpKernelContext* context) override {
@@ -185,7 +184,7 @@ class BatchNormXlaOp : public XlaKernel {
     Build(&call);
     const tf::Tensor placeholder(tf::DT_FLOAT, tf::TensorShape({0}));
     for (int i = 0; i < context->num_outputs(); ++i) {
-      const Role role = kOp.Output(i).role;
+      const Role role = op_.signature().Output(i).role;
       if (role == Role::kLocalCount) {  // It follows from the shape.
         context->SetOutput(
             i, xla::ConstantR0<double>(call[Role::kX].builder(),
@@ -211,10 +210,10 @@ class BatchNormXlaOp : public XlaKernel {
     TF_RETURN_IF_ERROR(ReadShapes(context, &xla_shapes, &shapes));
     std::vector<const tf::TensorShape*> pointers;
     for (const tf::TensorShape& shape : shapes) pointers.push_back(&shape);
-    const int count = context->num_inputs();
+    const int count = context->num_inputs(), x = op_.signature().x;
     TF_RETURN_IF_ERROR(op_.Make(pointers.data(), count, &call->call));
-    call->channel_dim = op_.ChannelDim(shapes[kOp.x].dims());
-    call->shape = xla_shapes[kOp.x];
+    call->channel_dim = op_.ChannelDim(shapes[x].dims());
+    call->shape = xla_shapes[x];
     for (int i = 0; i < count; ++i) {
       const Role role = op_.InputRole(call->call, i, shapes[i]);
       if (role == Role::kScale) call->stat_type = xla_shapes[i].element_type();
@@ -222,7 +221,7 @@ class BatchNormXlaOp : public XlaKernel {
       (*call)[role] = context->Input(i);
     }
     for (int i = 0; i < context->num_outputs(); ++i) {
-      const Role role = kOp.Output(i).role;
+      const Role role = op_.signature().Output(i).role;
       if (IsComputed(call->call, role)) call->outputs.push_back(role);
     }
     return absl::OkStatus();
@@ -231,11 +230,11 @@ class BatchNormXlaOp : public XlaKernel {
   // The second order is in XLA's own operations on every device: XLA fuses them
   // with what surrounds a second derivative.
   void Build(XlaCall* call) const {
-    if (kOp.formula == FormulaKind::kSecondOrder) {
+    if (call->call.formula == FormulaKind::kSecondOrder) {
       BuildSecondOrder(call);
     } else if (calls_backend()) {
       BuildCpuCall(call);
-    } else if (kOp.formula == FormulaKind::kForward) {
+    } else if (call->call.formula == FormulaKind::kForward) {
       BuildForward(call);
     } else {
       BuildGradient(call);
@@ -243,6 +242,13 @@ class BatchNormXlaOp : public XlaKernel {
   }
 
   OpCall op_;
+};
+
+template <const OpSignature& kOp>
+class BatchNormXlaOp : public BatchNormXlaKernel {
+ public:
+  explicit BatchNormXlaOp(tf::OpKernelConstruction* context)
+      : BatchNormXlaKernel(kOp, context) {}
 };
 
 class GatherStatsXlaOp : public XlaKernel {
