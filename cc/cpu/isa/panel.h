@@ -1,8 +1,7 @@
 // Panels: the rectangles of rows and columns that a pass walks through, the
 // parts of them by store policy, and the strips that they are cut into.
 
-#ifndef TF_BN_OPS_CC_CPU_ISA_PANEL_H_
-#define TF_BN_OPS_CC_CPU_ISA_PANEL_H_
+#pragma once
 
 #include <cstdint>
 #include <cstring>
@@ -17,6 +16,15 @@
 
 namespace tf_bn_ops {
 namespace {
+
+// Whether the build leaves out what makes large calls faster alone, which is
+// half of its code: non-temporal stores, which are temporal ones then, and the
+// pipeline, whose stages are two passes, one after the other.
+#if defined(TFBN_SMALL_BUILD)
+constexpr bool kIsSmallBuild = true;
+#else
+constexpr bool kIsSmallBuild = false;
+#endif
 
 // Writes the value of each channel to all of its columns: a cache line at a
 // time, whose loop the compiler unrolls, then the rest.
@@ -138,7 +146,9 @@ void ForEachStorePart(const TensorPointers<F, T>& tensors, const Panel& panel,
                       StorePolicy policy, const Pass& pass) {
   constexpr std::integral_constant<StorePolicy, StorePolicy::kTemporal>
       kTemporal{};
-  constexpr std::integral_constant<StorePolicy, StorePolicy::kNonTemporal>
+  constexpr std::integral_constant<StorePolicy, kIsSmallBuild
+                                                    ? StorePolicy::kTemporal
+                                                    : StorePolicy::kNonTemporal>
       kNonTemporal{};
   constexpr int64_t kLine = kLineElements<T>;
   if (panel.rows == 0 || panel.columns == 0) return;
@@ -268,5 +278,3 @@ TFBN_INLINE void ForEachStrip(const Panel& panel, const StripRows& strip_rows,
 
 }  // namespace
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CPU_ISA_PANEL_H_

@@ -11,8 +11,7 @@
 //
 // No bit depends on it: columns are summed in the order of pass.h.
 
-#ifndef TF_BN_OPS_CC_CPU_ISA_PIPELINE_H_
-#define TF_BN_OPS_CC_CPU_ISA_PIPELINE_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -221,11 +220,16 @@ template <typename F, typename T>
 void RunPipeline(const Call& args, const Partition& partition,
                  const PipelineStage& stage, const void* by_channel,
                  StorePolicy policy, const ChannelSums& out) {
-  StageRunner<F, T>(args, partition, stage, by_channel, policy, out).Run();
-  if (policy == StorePolicy::kNonTemporal) NonTemporalFence();
+  if constexpr (kIsSmallBuild) {
+    RunPass<ApplyOf<F, T>>(args, partition, stage.current, by_channel, policy,
+                           out);
+    RunPass<ReduceOf<F, T>>(args, partition, stage.next, by_channel,
+                            StorePolicy::kNone, out);
+  } else {
+    StageRunner<F, T>(args, partition, stage, by_channel, policy, out).Run();
+    if (policy == StorePolicy::kNonTemporal) NonTemporalFence();
+  }
 }
 
 }  // namespace
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CPU_ISA_PIPELINE_H_

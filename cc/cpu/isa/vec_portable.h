@@ -4,8 +4,7 @@
 // Included by a vec_<isa>.h behind its TFBN_VECTOR_BYTES, for the functions
 // that it has no instructions for.
 
-#ifndef TF_BN_OPS_CC_CPU_ISA_VEC_PORTABLE_H_
-#define TF_BN_OPS_CC_CPU_ISA_VEC_PORTABLE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -117,11 +116,14 @@ TFBN_INLINE void StoreNonTemporalBits(void* p, V v) {
     _mm_stream_si64(static_cast<long long*>(p), BitCast<long long>(v));
   } else if constexpr (sizeof(V) == 16) {
     _mm_stream_si128(static_cast<__m128i*>(p), (__m128i)v);
-  } else if constexpr (sizeof(V) == 32) {
+  }
+#if defined(__AVX2__)
+  if constexpr (sizeof(V) == 32) {
     _mm256_stream_si256(static_cast<__m256i*>(p), (__m256i)v);
-  } else {
+  } else if constexpr (sizeof(V) == 64) {
     _mm512_stream_si512(static_cast<__m512i*>(p), (__m512i)v);
   }
+#endif
 }
 TFBN_INLINE void NonTemporalFence() { _mm_sfence(); }
 #else
@@ -136,5 +138,3 @@ TFBN_INLINE void NonTemporalFence() {}
 }  // namespace portable
 }  // namespace
 }  // namespace tf_bn_ops
-
-#endif  // TF_BN_OPS_CC_CPU_ISA_VEC_PORTABLE_H_
