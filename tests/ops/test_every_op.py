@@ -234,7 +234,8 @@ def digests(threads: int) -> list[str]:
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     found = []
     for op in OPS.values():
-        for case in generate.generate(len(combinations(op)), 7, combinations(op)):
+        count = max(12, len(combinations(op)))  # Few of them are large.
+        for case in generate.generate(count, 7, combinations(op)):
             if 20_000 < np.prod(case.shape, dtype=np.int64) < 1_000_000:
                 call, tensors, _ = call_of(case)
                 digest = hashlib.sha256(b"".join(bits(call(tensors))))
@@ -587,9 +588,9 @@ def test_the_harness_notices_a_wrong_op(monkeypatch):
 
     def wrong(self: Any, asked: Any) -> Any:
         try:
-            return "outputs", [np.asarray(a + 1, a.dtype) for a in right(self, asked)[1]]
+            return [np.asarray(a + 1, a.dtype) for a in right(self, asked)]
         except Exception:
-            return "outputs", []
+            return []
 
     monkeypatch.setattr(worker.Executor, "_eager", wrong)
     for op in OPS.values():
