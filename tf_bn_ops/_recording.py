@@ -17,8 +17,10 @@ def captured(*tensors: Any) -> Any:
     here, and not where recording is stopped."""
     import tensorflow as tf
 
+    if tf.executing_eagerly():
+        return tensors
     capture = getattr(tf.compat.v1.get_default_graph(), "capture", None)
-    return tensors if tf.executing_eagerly() or capture is None else [*map(capture, tensors)]
+    return tensors if capture is None else [*map(capture, tensors)]
 
 
 def attach(

@@ -40,7 +40,7 @@ FORMULAS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "batch_norm_grad_grad": ((*_GRAD, *_SECOND), {}),
 }
 # Larger than the caches of most cores, in L2, a few kilobytes.
-_SHAPES = [("", shape) for shape in ((32, 56, 56, 64), (32, 14, 14, 256), (2, 4, 8, 8))]
+_SHAPES = [(32, 56, 56, 64), (32, 14, 14, 256), (2, 4, 8, 8)]
 _MIN_PAIRS = 11
 # Differences below this do not count: the alignment of code makes as much.
 _LEAST_DIFFERENCE = 0.02

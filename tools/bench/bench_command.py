@@ -118,9 +118,10 @@ def _run(flags: argparse.Namespace, command: str) -> results.Run:
     sections = [section for section in flags.sections if section != "network"]
     chosen = []
     for section in sections:
-        modes = [mode for mode in flags.modes if section == rows.GRADIENT or mode == "training"]
-        of_each = shapes, flags.dtypes, flags.layouts
-        if section == rows.LATENCY:
+        call, of_each = rows.call_of(section), (shapes, flags.dtypes, flags.layouts)
+        both = section == rows.GRADIENT or call.function
+        modes = [mode for mode in flags.modes if both or mode == "training"]
+        if section == rows.LATENCY or call.function:
             of_each = rows.SMALL, ("float32", "half"), rows.LAYOUTS
         chosen += rows.rows_of(section, *of_each, modes, flags.threads)
     if chosen:

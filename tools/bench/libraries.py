@@ -9,6 +9,7 @@ one call; `outputs(result)`, what that call returned by role, tensors in the row
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import importlib
 import math
@@ -83,15 +84,16 @@ class Timer:
 
 class TensorFlow:
     """FusedBatchNormV3 and FusedBatchNormGradV3, eagerly. With ReLU behind batch norm TensorFlow's
-    are a chain with AddV2, Relu, ReluGrad; this library's are FusedBatchNormEx and its gradient."""
+    are a chain with AddV2, Relu, ReluGrad; this library's are FusedBatchNormEx and its gradient. Or
+    fused_batch_norm and its gradient."""
 
     def __init__(self, module: str, threads: int):
         """`module` has the ops as `raw_ops`."""
         import tensorflow as tf
 
         tf.config.threading.set_intra_op_parallelism_threads(threads)
-        self._tf, self._ops = tf, importlib.import_module(module).raw_ops
-        self._fuses = module != "tensorflow"
+        self._tf, self._module = tf, importlib.import_module(module)
+        self._ops, self._is_peer = self._module.raw_ops, module == "tensorflow"
         self.facts = {"tensorflow": tf.__version__}
 
     def load(self, tensors: Arrays) -> None:
@@ -141,11 +143,28 @@ class TensorFlow:
             )  # fmt: skip
             return (y, *saved[:4], *found[:3], *found.side_input_backprop)
 
+        if row.call.function:
+            owner = tf.compat.v1.nn if self._is_peer else self._module
+            frozen = {} if training else dict(mean=mean, variance=variance)
+            call = functools.partial(owner.fused_batch_norm, **attrs, **frozen)
+            # What the function computes beside y, and does not return all of.
+            saved = forward()[1:5] if training else (mean, variance) * 2
+
+            def function() -> Any:
+                return (call(x, scale, offset)[0], *saved)
+
+            def function_gradient() -> Any:
+                with tf.GradientTape() as tape:
+                    tape.watch((x, scale, offset))
+                    y = call(x, scale, offset)[0]
+                return (y, *saved, *tape.gradient(y, (x, scale, offset), y_backprop))
+
+            return function_gradient if row.call.gradient else function
         if not row.call.forward:
             return lambda: gradient(y_backprop, given["mean"], given["variance"], empty)
         if not row.call.gradient:
             return forward
-        return fused if row.call.activated and self._fuses else layer
+        return fused if row.call.activated and not self._is_peer else layer
 
     def outputs(self, result: Any) -> Arrays:
         return {role: tensor.numpy() for role, tensor in zip(self._roles, result, strict=False)}
@@ -169,6 +188,8 @@ class Torch:
         self._flat = {role: self._tensor(array) for role, array in tensors.items()}
 
     def bind(self, row: Row, statistics: Arrays) -> Call:
+        if row.call.function:
+            raise NotImplementedError("PyTorch's ops alone are measured")
         self._row, aten, epsilon = row, self._torch.ops.aten, EPSILON
         tensors = {role: tensor.view(row.shape) for role, tensor in self._flat.items()}
         if row.channels_last:  # Seen as NCHW, in memory as it was.

@@ -51,12 +51,12 @@ def problems_of(
         return
     values = {role: values[role] for role in ("x", "scale", "offset", "mean", "variance")}
     values["y_backprop"] = y_backprop
-    if row.call.forward:
+    if row.call.forward and problem.is_training:
         saved = "saved_rstd" if problem.saves_rstd else "saved_variance"
         values |= {"mean": outputs["saved_mean"], "variance": outputs[saved]}
-    if row.call.forward and precise:
-        values["forward_coefficients"] = _kept(problem)
-        values["mean"] = values["forward_coefficients"][0]  # The oracle reads the rest beside it.
+        if precise:
+            values["forward_coefficients"] = _kept(problem)
+            values["mean"] = values["forward_coefficients"][0]  # The oracle reads the rest, too.
     if row.call.activated:
         values["y"] = outputs["y"]
     gradient = dataclasses.replace(problem, values=values, num_side_inputs=int(row.call.adds))

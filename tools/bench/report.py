@@ -95,7 +95,7 @@ def overview_table(run: Run, call: str) -> Table:
     layers = run.of_section(call)
     title = f"Time of a peer over ours, {CALLS[call].title}, by layout and dtype"
     table = Table(title, ["layout", "dtype"], 2)
-    peers = [peer for peer in results.peers_of(layers) if peer != "eigen"]
+    peers = [p for p in results.peers_of(layers) if p != "eigen" and results.ratios(layers, p)]
     modes = list(dict.fromkeys(m.row.mode for m in layers))
     for peer in peers:
         table.headings += [f"{_label(peer)}, {mode}" for mode in modes]

@@ -18,7 +18,7 @@ from bench.libraries import CANDIDATE, MEMORY_BANDWIDTH, PEERS
 from bench.rows import Row, UsageError
 from tf_bn_ops import _command
 
-_VERSION = 7
+_VERSION = 8
 # Rows that move more than this are compared with the bandwidth limit: they exceed the LLC of most
 # machines.
 LIMIT_BYTES = 32 << 20
@@ -41,7 +41,6 @@ class Measurement:
       ratios: implementation, or memory_bandwidth for the bandwidth limit -> its time over ours in
         adjacent pairs: median and quartiles.
       p10_p90_us: 10th and 90th percentile of ours.
-      limit: the bandwidth limit: reads and writes of a tensor, and their microseconds.
       refused, wrong: implementation -> its error message; what is wrong with its result.
     """
 
@@ -49,7 +48,6 @@ class Measurement:
     us: dict[str, float] = dataclasses.field(default_factory=dict)
     ratios: dict[str, Sequence[float]] = dataclasses.field(default_factory=dict)
     p10_p90_us: Sequence[float] = ()
-    limit: Sequence[float] = ()
     refused: dict[str, str] = dataclasses.field(default_factory=dict)
     wrong: dict[str, str] = dataclasses.field(default_factory=dict)
 

@@ -9,7 +9,6 @@ from bench.bench_worker import CallError, Worker
 from bench.libraries import CANDIDATE, MEMORY_BANDWIDTH
 from bench.results import Measurement, percentiles
 from bench.rows import Row
-from tf_bn_ops.harness import c_abi
 
 
 def measure(row: Row, workers: Sequence[Worker], seconds: float, rounds: int) -> Measurement:
@@ -23,11 +22,8 @@ def measure(row: Row, workers: Sequence[Worker], seconds: float, rounds: int) ->
     measured = Measurement(row)
     for name, samples in _time(measured, workers, seconds / rounds, rounds).items():
         p10, median, p90 = (1e6 * s for s in percentiles(samples))
-        if name == MEMORY_BANDWIDTH:
-            reads, writes = map(sum, zip(*row.passes(c_abi.last_level_cache()), strict=True))
-            measured.limit = (reads, writes, median)
-            continue
-        measured.us[name] = median
+        if name != MEMORY_BANDWIDTH:
+            measured.us[name] = median
         if name == CANDIDATE:
             measured.p10_p90_us = (p10, p90)
     channels = output_check.channels_to_check(row)

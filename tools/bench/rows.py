@@ -53,6 +53,7 @@ class Call(NamedTuple):
       ops: what it calls.
       forward, gradient: whether the forward op is among these, and its gradient.
       activated, adds: whether ReLU is behind batch norm; whether a side input is added before it.
+      function: whether it is fused_batch_norm, and GradientTape's gradient of it, that is called.
     """
 
     title: str
@@ -62,6 +63,7 @@ class Call(NamedTuple):
     gradient: bool = True
     activated: bool = False
     adds: bool = False
+    function: bool = False
 
 
 GRADIENT, FORWARD, LATENCY = "gradient", "forward", "latency"
@@ -90,7 +92,26 @@ CALLS = {
         activated=True,
         adds=True,
     ),
+    "function": Call(
+        "fused_batch_norm",
+        "An eager call of `fused_batch_norm` on a few kilobytes; TensorFlow's is "
+        "`tf.compat.v1.nn.fused_batch_norm`:",
+        (_FORWARD,),
+        gradient=False,
+        function=True,
+    ),
+    "function_gradient": Call(
+        "fused_batch_norm and its gradient",
+        "Such a call and its gradient by `tf.GradientTape`, likewise:",
+        (_FORWARD, _GRADIENT),
+        function=True,
+    ),
 }
+
+
+def call_of(section: str) -> Call:
+    """What the rows of a section call."""
+    return CALLS[GRADIENT if section == LATENCY else section]
 
 
 EPSILON = 1e-3
@@ -115,7 +136,6 @@ class Row:
 
     Attributes:
       section: one of CALLS, of layers of networks; or LATENCY, of the gradient on small tensors.
-      network: where the shape comes from.
       shape: of x, in the layout.
       layout, dtype: of the tensors.
       mode: "training" or "frozen".
@@ -123,7 +143,6 @@ class Row:
     """
 
     section: str
-    network: str
     shape: tuple[int, ...]
     layout: str
     dtype: str
@@ -132,7 +151,7 @@ class Row:
 
     @property
     def call(self) -> Call:
-        return CALLS[GRADIENT if self.section == LATENCY else self.section]
+        return call_of(self.section)
 
     def tensors(self) -> dict[str, np.ndarray]:
         """The inputs of the size of x by role, flat; the side inputs last."""
@@ -195,22 +214,19 @@ class Row:
         return f"{self.name} {self.layout} {self.dtype} {self.mode}"
 
 
-Shapes = Sequence[tuple[str, tuple[int, ...]]]  # Where it comes from, and the shape, channels last.
+Shapes = Sequence[tuple[int, ...]]  # Channels last.
 # Distinct shapes only; a network may have many layers of one shape. At 224x224 input, ResNet-50 (He
 # et al. 2015) with the stride in the first 1x1 convolution of a stage, and some layers of
 # MobileNetV2 (Sandler et al. 2018) of width 1.
-_LAYERS = {
-    "resnet50": (
-        (112, 64), (56, 64), (56, 256), (28, 128), (28, 512), (14, 256), (14, 1024), (7, 512),
-        (7, 2048),
-    ),
-    "mobilenetv2": ((28, 32), (14, 96), (7, 320), (7, 960)),
-}  # fmt: skip
+_RESNET50 = (
+    (112, 64), (56, 64), (56, 256), (28, 128), (28, 512), (14, 256), (14, 1024), (7, 512), (7, 2048)
+)  # fmt: skip
+_MOBILENETV2 = ((28, 32), (14, 96), (7, 320), (7, 960))
 # What is measured unless --shapes names others; with --quick two of them.
-DEFAULT = [(name, (32, side, side, c)) for name, of in _LAYERS.items() for side, c in of]
-QUICK = [("resnet50", (32, 56, 56, 64)), ("mobilenetv2", (32, 14, 14, 96))]
+DEFAULT = [(32, side, side, channels) for side, channels in _RESNET50 + _MOBILENETV2]
+QUICK = [(32, 56, 56, 64), (32, 14, 14, 96)]
 # Tensors of a few kilobytes: the time is the overhead of the call.
-SMALL = [("small", shape) for shape in ((2, 4, 4, 8), (1, 8, 8, 16), (4, 8, 8, 16), (8, 8, 8, 16))]
+SMALL = [(2, 4, 4, 8), (1, 8, 8, 16), (4, 8, 8, 16), (8, 8, 8, 16)]
 
 
 def shapes_of(text: str) -> Shapes:
@@ -224,7 +240,7 @@ def shapes_of(text: str) -> Shapes:
             raise UsageError(
                 f"{name!r} is no shape of 4 dimensions, channels last, such as 32x56x56x64"
             )
-    return [("given", tuple(map(int, name.split("x")))) for name in text.split(",")]
+    return [tuple(map(int, name.split("x"))) for name in text.split(",")]
 
 
 def rows_of(
@@ -238,8 +254,8 @@ def rows_of(
     """The rows of a section. Those of one shape and dtype are neighbours: they share their
     inputs."""
     return [
-        Row(section, network, dims[layout], layout, dtype, mode, threads)
-        for network, (n, h, w, c) in shapes
+        Row(section, dims[layout], layout, dtype, mode, threads)
+        for n, h, w, c in shapes
         for dims in [{"NHWC": (n, h, w, c), "NCHW": (n, c, h, w)}]
         for dtype in dtypes
         for layout in layouts
