@@ -9,9 +9,11 @@ from numpy_kernels import fill
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases import generate
-from tf_bn_ops.conformance.models import oracle, sums
+from tf_bn_ops.conformance.models import bounds, oracle, sums
+from tf_bn_ops.conformance.models.formula_models import MODELS
 from tf_bn_ops.harness import problems
 from tf_bn_ops.harness.problems import Inputs
+from tf_bn_ops.spec.ops import BATCH_NORM_GRAD_EX as GRAD_EX
 
 decimal.getcontext().prec = 60
 
@@ -133,3 +135,19 @@ def test_chunks_cover_every_element_once(monkeypatch):
         whole = next(oracle.Oracle(problem).chunks())
         monkeypatch.setattr(sums, "_CHUNK", 10)
         np.testing.assert_allclose(found, whole.x_backprop, rtol=1e-12)
+
+
+def test_where_a_derivative_jumps_the_rounding_of_the_other_side_is_allowed():
+    """At -3 the derivative of hard-SiLU is 0 on one side and -1/2 on the other; what rounds there,
+    0.6832, is far from the value, 0."""
+    tensors = {"y_backprop": np.full((1, 1, 2), 159 / 128), "x": np.full((1, 1, 2), -3.0)}
+    scale = np.float32([1.1])
+    vectors = {"scale": scale, "offset": [0.3], "mean": [0.0], "variance": [1.0]}
+    values = problems.stored(
+        {r: np.asarray(a) for r, a in {**tensors, **vectors}.items()}, "bfloat16"
+    )
+    problem = problems.Problem(values, 0.0, False, activation="HardSilu", part=GRAD_EX)
+    strict = bounds.PROFILES["strict"]
+    (part,) = (p for p in MODELS[GRAD_EX].expected(problem, strict) if p.role == "x_backprop")
+    other_side = problem.dtype.store(-0.5 * 159 / 128 * scale.astype(np.float64))
+    assert np.all(np.abs(problem.dtype.widen(other_side, np.float64) - part.value) <= part.bound)

@@ -78,7 +78,8 @@ def _expected(problem: Problem, profile: Profile) -> Iterator[Expected]:
     wrong = WrongMasks(problem, masked, oracle)
     for part in batch_norm_grad.expected_of(oracle, masked, profile):
         if smooth_oracle:
-            error = smooth_oracle.error_of(part)
+            # Where a derivative jumps, the error may be larger than the value, and is rounded, too.
+            error = smooth_oracle.error_of(part) * (1 + problem.type_of(part.role).unit_roundoff)
             bound = part.bound + np.where(np.isnan(error), np.inf, error)
             part = dataclasses.replace(part, bound=bound)
         yield dataclasses.replace(part, impostors={**part.impostors, **wrong.answers(part)})
