@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pathlib
@@ -121,7 +122,7 @@ def write_whole(text: str, path: pathlib.Path) -> None:
     """
     try:
         if _is_in_place(path):
-            if sys.stdout is not None:  # It may lead there.
+            if sys.stdout is not None:  # What was printed to it stays before it.
                 sys.stdout.flush()
             # Nonblocking: without a reader a named pipe would wait for ever.
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK)
@@ -154,5 +155,11 @@ def _led_to(path: pathlib.Path) -> pathlib.Path:
 
 
 def _is_in_place(path: pathlib.Path) -> bool:
-    """Whether a path leads to a device, a pipe, or, as /dev/stdout, to an open file."""
-    return path.parts[:2] == ("/", "dev") or (path.exists() and not path.is_file())
+    """Whether a path leads to a device, a pipe, or what this process prints to."""
+    if not path.exists():
+        return False
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):  # Closed, as with `>&-`.
+            if os.path.samestat(path.stat(), os.fstat(descriptor)):
+                return True
+    return not path.is_file()

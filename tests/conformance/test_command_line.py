@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 import command
 import pytest
@@ -129,10 +130,16 @@ def test_reports_go_into_what_is_there(merge, tmp_path):
     assert os.read(read, 1 << 16).decode() == whole and (tmp_path / "pipe").is_fifo()
     os.close(read)
     # What was printed before stays before it, in a file, too.
-    with open(tmp_path / "printed", "w") as printed:
-        assert merge("--json=/dev/stdout", stdout=printed) == (0, "")
-    said = (tmp_path / "printed").read_text()
-    assert said.endswith(whole) and "conformance passed" in said
+    for name in ("/dev/stdout", "printed"):
+        with open(tmp_path / "printed", "w") as printed:
+            assert merge(f"--json={name}", stdout=printed) == (0, "")
+        said = (tmp_path / "printed").read_text()
+        assert said.endswith(whole) and "conformance passed" in said
+    if os.path.isdir("/dev/shm"):  # A folder of files, and no device.
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            for _ in range(2):
+                assert merge(f"--json={folder}/run.json") == (0, "")
+                assert pathlib.Path(folder, "run.json").read_text() == whole
     assert not list(tmp_path.glob(".*"))
 
 
