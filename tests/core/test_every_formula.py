@@ -244,7 +244,7 @@ L2, LLC = (int(MACHINE[name]) for name in ("l2_bytes", "llc_bytes"))
 
 def packed_view(outer: int, inner: int, element_bytes: int = 4) -> View:
     """With the fewest channels that exceed the L2 of two threads."""
-    tensors = 2 * element_bytes * outer * inner  # Those of the forward op, which has the fewest.
+    tensors = 2 * element_bytes * outer * inner  # The forward op has the fewest, x and y.
     return outer, max(8, 2 * L2 // tensors + 1), inner
 
 

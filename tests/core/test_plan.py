@@ -141,7 +141,7 @@ DECISIONS: list[tuple[tuple[int, int, int], dict[str, Any], str]] = [
     ((128, 256, 256), {"l2_bytes": 2 * MIB}, "first_prefetch=fixed_distance large_tile"),
     ((100352, 64, 1), {},
      "first_prefetch=fixed_distance whole_rows, second_prefetch=fixed_distance"),
-    # Behind an activation the passes are those of the plain gradient: a mask costs none of its own.
+    # Behind an activation there are the passes of the plain gradient: a mask needs no further pass.
     *((view, {"formula": f"batch_norm_grad_ex{suffix}", "threads": 2, **mode},
        f"schedule={'frozen_one_pass' if mode else schedule}")
       for mode in ({}, FROZEN) for suffix in ("", "_from_y", "_add")

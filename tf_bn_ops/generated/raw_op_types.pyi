@@ -1,4 +1,4 @@
-# Types of raw_ops: those of the bindings, by keyword only.
+# Types of raw_ops: the bindings' signatures, by keyword only.
 # Written by tools/generate_ops from tf_bn_ops/spec/ops.py: edit that, then make format.
 # fmt: off
 

@@ -369,7 +369,7 @@ gradient.
 # They mean what PyTorch's batch_norm_stats, batch_norm_gather_stats_with_counts, batch_norm_elemt,
 # batch_norm_backward_reduce and batch_norm_backward_elemt mean, with the sum of squares m2 in the
 # place of rstd, which no later op could combine exactly. They take any rank and axis
-# (tests/ops/test_single_ops.py); these two layouts are those of cases.
+# (tests/ops/test_single_ops.py); conformance cases have these two layouts.
 # A smooth activation is in one op, in neither of those that replicas exchange sums between.
 _SPLIT = {"dtypes": _ALL_DTYPES, "layouts": ("NWC", "NCHW"), "activations": CLAMPS}
 _SPLIT_DTYPES = ("float32", "float64")

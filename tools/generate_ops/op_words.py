@@ -23,7 +23,10 @@ NOTE = "Written by tools/generate_ops from tf_bn_ops/spec/ops.py: edit that, the
 # DType name -> in an OpDef, and in C++, where half and bfloat16 are Eigen's.
 TYPES = {"half": "half", "bfloat16": "bfloat16", "float32": "float", "float64": "double"}
 # List of tensors -> the attr that is its length.
-_LENGTHS = {"y": "num_y", **dict.fromkeys(("side_input", "side_input_backprop"), "num_side_inputs")}
+_LENGTHS = {
+    "y": "num_y",
+    **dict.fromkeys(("side_input", "side_input_backprop"), spec.NUM_SIDE_INPUTS),
+}
 
 
 def filled(text: str) -> str:

@@ -128,7 +128,7 @@ def raw_op_types() -> str:
     types = {op: f"bindings.{op.name}" if len(op.outputs) > 1 else "Any" for op in OPS}
     texts = "".join(f"{_signature(op, op.name, '*, ', types[op])} ...\n" for op in OPS)
     return f"""\
-# Types of raw_ops: those of the bindings, by keyword only.
+# Types of raw_ops: the bindings' signatures, by keyword only.
 # {NOTE}
 # fmt: off
 

@@ -70,7 +70,7 @@
 #pragma GCC diagnostic pop
 #endif
 #elif defined(__SSE2__)
-#include <emmintrin.h>  // In a tenth of the time.
+#include <emmintrin.h>  // 0.07 s a source; immintrin.h takes 0.7 s.
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif

@@ -4,9 +4,9 @@ shares between concurrent ones.
 Each takes a callable that runs an op (a request -> its outputs as arrays) and a request
 (worker.py); Executor has the methods.
 
-**Poison.** glibc's malloc fills what it hands out, and what is freed, with a byte (mallopt's
-M_PERTURB): also what posix_memalign and aligned_alloc return, by which TensorFlow allocates
-tensors, and large blocks that are mapped. Two runs with two patterns tell an element that was never
+**Poison.** glibc's malloc fills each block that it allocates or frees with a byte (mallopt's
+M_PERTURB), also for posix_memalign and aligned_alloc, by which TensorFlow allocates tensors, and
+for large blocks that are mapped. Two runs with two patterns tell an element that was never
 written, which holds both, from one whose right value happens to be a pattern. Other allocators
 (TensorFlow's own for large tensors where oneDNN is on, those of devices, a preloaded one) ignore
 the option, so who relies on it tests it first: `holds`.
@@ -39,7 +39,7 @@ PrepareInPlace = Callable[
 THREADS = 4
 _LEAST_CALLS, _MOST_CALLS = 8, 400
 _SECONDS = 0.02
-# Bytes of a tensor that is looked at before `poisoned` is relied on, beside those of the inputs:
+# Before `poisoned` is relied on, a tensor of so many bytes is probed, and one of each input's size:
 # allocators have thresholds (malloc maps from 128 KiB on; TensorFlow's own, with oneDNN, begins at
 # 256 KiB).
 _SMALL_BYTES = 64
@@ -62,7 +62,7 @@ def _set(byte: int) -> None:
 
 @contextlib.contextmanager
 def filled(pattern: int) -> Iterator[None]:
-    """Within it, memory that malloc hands out is filled with the byte `pattern`.
+    """Within it, memory that malloc allocates is filled with the byte `pattern`.
 
     Raises:
       PoisonError: the C library cannot.

@@ -76,7 +76,7 @@ from tf_bn_ops.conformance.models import oracle as oracle_lib
 from tf_bn_ops.conformance.models.bounds import Profile, flushed_below
 from tf_bn_ops.conformance.models.measure import WHOLE, Expected, FormulaModel
 from tf_bn_ops.conformance.models.sums import ChannelSums, Region, regions
-from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Problem
+from tf_bn_ops.harness.problems import IDENTITY, Problem
 
 # kFarCenter of cc/core/two_level_sum.h, and a rounding.
 _FAR_CENTER = 6.01
@@ -396,7 +396,7 @@ def _clamped(problem: Problem, y: _Array, off: _Array) -> tuple[_Array, _Array]:
     elif kind != IDENTITY:
         reach = np.maximum(activated(y + off, kind) - value, value - activated(y - off, kind))
     rounding = dtype.unit_roundoff * (np.abs(value) + reach) + flushed_below(dtype)
-    is_clamp = kind in (RELU, RELU6)
+    is_clamp = kind in spec.CLAMPS and kind != IDENTITY
     return value, np.where((reach == 0) & is_clamp, 0, reach + rounding)
 
 
