@@ -1,14 +1,12 @@
 """Trains a small ResNet on scikit-learn's digits with Keras' normalization and with ours.
 
-    python examples/digits_resnet.py [--epochs=5] [--plot=curves.png]
+    python examples/digits_resnet.py [--epochs=5]
 
-Both start from the same weights and see the same batches; prints both losses. The
-plot needs matplotlib.
+Both start from the same weights and see the same batches; prints both losses.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 
@@ -22,7 +20,6 @@ from sklearn.datasets import load_digits
 import tf_bn_ops.keras
 
 _EPOCHS = flags.DEFINE_integer("epochs", 5, "Epochs of training.", lower_bound=1)
-_PLOT = flags.DEFINE_string("plot", None, "Writes the loss curves into this file.")
 
 _BATCH = 64
 
@@ -65,8 +62,6 @@ def train(model: keras.Model, epochs: int) -> tuple[list[float], float]:
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         sys.exit(f"error: {argv[1]!r} is not a flag; --help lists them")
-    if _PLOT.value and importlib.util.find_spec("matplotlib") is None:
-        sys.exit("error: --plot needs matplotlib: pip install matplotlib")
     keras.utils.set_random_seed(1)
     builtin = make_model()
     shim = keras.models.clone_model(builtin)
@@ -78,19 +73,6 @@ def main(argv: list[str]) -> None:
     for step in np.unique(np.linspace(0, len(shim_losses) - 1, 10).astype(int)):
         print(f"{step:4}   {builtin_losses[step]:.6f}   {shim_losses[step]:.6f}")
     print(f"accuracy on held back images: {builtin_accuracy:.3f} and {shim_accuracy:.3f}")
-    if _PLOT.value:
-        import matplotlib
-
-        matplotlib.use("agg")
-        from matplotlib import pyplot
-
-        for (name, (losses, _)), style in zip(curves.items(), ("-", "--"), strict=True):
-            pyplot.plot(losses, style, label=name)
-        pyplot.xlabel("step")
-        pyplot.ylabel("loss")
-        pyplot.legend()
-        pyplot.savefig(_PLOT.value)
-        print(f"curves: {_PLOT.value}")
 
 
 if __name__ == "__main__":
