@@ -42,14 +42,21 @@ PTX_SKIPPED := $(if $(wildcard $(SIM)/libcudasim.so),$(if $(shell command -v '$(
   is no nvcc),SIM=$(SIM) has no libcudasim.so)
 # These run on a machine for GPU tests, without TensorFlow; of Python they need NumPy.
 GPU_GOALS := gpu-core gpu-test gpu-bench $(if $(PTX_SKIPPED),,gpu-ptx-test)
+LINT_GOALS := lint lint-python lint-types lint-cxx format
 GOALS_WITHOUT_PYTHON := help clean matrix release gpu-ptx-test gpu-sass $(GPU_GOALS)
-GOALS_WITHOUT_TENSORFLOW := $(GOALS_WITHOUT_PYTHON) bazel docs wheels wheel-conformance release-check lint lint-python lint-types \
-  lint-cxx format aarch64-parts
+GOALS_WITHOUT_TENSORFLOW := $(GOALS_WITHOUT_PYTHON) bazel docs wheels wheel-conformance release-check $(LINT_GOALS) \
+  aarch64-parts
 NEEDS_PYTHON := $(filter-out $(GOALS_WITHOUT_PYTHON),$(GOALS))
 NEEDS_TENSORFLOW := $(filter-out $(GOALS_WITHOUT_TENSORFLOW),$(GOALS))
 
 # Without the benchmark's peers, which are large and needed by nothing else, and a release's tools.
 REQUIREMENTS := $(filter-out requirements/bench.txt requirements/release.txt,$(wildcard requirements/*.txt))
+
+# What judges style needs no TensorFlow: where there is no .venv yet, a small one serves.
+ifeq ($(filter-out $(LINT_GOALS),$(GOALS))$(wildcard $(VENV)/ready.mk),)
+VENV := .venv-lint
+REQUIREMENTS := $(addprefix requirements/,lint.txt commands.txt runtime.txt)
+endif
 
 # make remakes an included file that is missing or older than what it depends on, and starts over:
 # that is how .venv and TensorFlow's flags come to be there before the rest is read.
@@ -383,7 +390,7 @@ docs: $(PYTHON_READY)  ## Build the documentation site into build/docs/site
 	$(Q)$(call need,mkdocstrings_handlers,mkdocstrings[python])
 	$(Q)'$(PYTHON)' tools/docs.py $(BUILD_DIR)/docs
 
-lint: lint-python lint-types lint-cxx  ## Check style and types: ruff, mypy, clang-format
+lint: lint-python lint-types lint-cxx  ## Check style, types and spelling: ruff, mypy, clang-format, codespell
 
 PYTHON_SOURCES := tf_bn_ops tools tests setup.py $(wildcard examples)
 CXX_SOURCES = $(shell find cc tests tools examples -name '*.cc' -o -name '*.h' -o -name '*.cu')
@@ -394,6 +401,8 @@ lint-python: $(PYTHON_READY)
 	$(Q)$(call need,ruff)
 	$(Q)'$(PYTHON)' -m ruff check $(PYTHON_SOURCES)
 	$(Q)'$(PYTHON)' -m ruff format --check $(PYTHON_SOURCES)
+	$(Q)$(call need,codespell_lib,codespell)
+	$(Q)'$(PYTHON)' -m codespell_lib $(PYTHON_SOURCES) cc mk docs/*.md docs/adr $(wildcard *.md)
 
 lint-types: $(PYTHON_READY)
 	$(Q)$(call need,mypy)

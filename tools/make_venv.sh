@@ -32,7 +32,8 @@ if [ ! -x "$venv/bin/python" ]; then
   "$python" -m venv "$venv"
 fi
 
-echo "  PIP     $* (TensorFlow is large: this takes a while the first time)"
+case $* in *tensorflow*) note=" (TensorFlow is large: this takes a while the first time)" ;; *) note= ;; esac
+echo "  PIP     $*$note"
 # What asks for the distribution `tensorflow` would replace tensorflow-cpu: it comes without.
 alone=
 with=

@@ -52,7 +52,7 @@ PYTHONS = {
 # has none yet, so that its newest release is tried.
 CANDIDATES = {"2.22": "2.22.0rc0"}
 STEPS = ("build", "supports", "conformance", "test")
-REQUIREMENTS = ("build", "commands", "dev", "runtime")
+REQUIREMENTS = ("build", "commands", "dev", "lint", "runtime")
 # Those that name a version of TensorFlow.
 OF_A_VERSION = ("tensorflow", "without_dependencies")
 # What a run does not need: the results themselves, and prose.

@@ -13,7 +13,7 @@ folder=$(mktemp -d "${TMPDIR:-/tmp}/tf_bn_ops-wheel-XXXXXX")
 echo "  VENV    $folder/venv"
 "$python" -m venv "$folder/venv"
 requirements=
-for list in commands dev; do requirements="$requirements -r $source/requirements/$list.txt"; done
+for list in commands dev lint; do requirements="$requirements -r $source/requirements/$list.txt"; done
 echo "  PIP     $wheel"
 # shellcheck disable=SC2086  # a list of words
 "$folder/venv/bin/python" -m pip install --quiet --disable-pip-version-check "$wheel" $requirements

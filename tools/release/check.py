@@ -15,7 +15,7 @@ The steps, each by itself and in this order:
                 `doctor`, quick tests, 200 conformance cases
   sbom          a CycloneDX bill of materials of the wheel and what it requires, and SHA256SUMS
   docs          the site; MkDocs checks every link in it
-  tests         those of the release tier: all levels of optimization, device mutants, examples,
+  tests         those of the release tier: all levels of optimization, device mutants,
                 Bazel, the report in a browser
 
 --borrow_tensorflow takes TensorFlow and what the tests need from ENVIRONMENTS/VERSION/venv instead
