@@ -1,5 +1,5 @@
 # GPU kernels and their tests: included by the Makefile, whose variables it uses. `make gpu` builds them
-# into the package; gpu-core, gpu-test and gpu-bench need g++, nvcc and a GPU, and no TensorFlow.
+# into the package; gpu-core and gpu-test need g++, nvcc and a GPU, and no TensorFlow.
 
 # Not empty: with GPU kernels. make gpu leaves a file that says so, with the chosen architectures.
 GPU ?= $(if $(wildcard $(LIB_DIR)/.gpu),1)
@@ -77,7 +77,7 @@ endif
 
 # ---- Targets ---------------------------------------------------------------------------------
 
-.PHONY: gpu-core gpu-test gpu-bench gpu-ptx-test gpu-sass
+.PHONY: gpu-core gpu-test gpu-ptx-test gpu-sass
 
 # Needs g++ and nvcc alone.
 gpu-core: $(B)/lib/libtf_bn_ops_core.so  ## Build build/core/lib/libtf_bn_ops_core.so with CUDA, without TensorFlow
@@ -85,12 +85,10 @@ gpu-core: $(B)/lib/libtf_bn_ops_core.so  ## Build build/core/lib/libtf_bn_ops_co
 # Python with NumPy; not the .venv, which has TensorFlow for the CPU.
 GPU_PYTHON = $(if $(filter $(VENV)/bin/python,$(PYTHON)),python3,$(PYTHON))
 gpu-test: gpu-core  ## Test the kernels on a GPU; needs Python with NumPy; the ops too if TensorFlow sees the GPU
-gpu-bench: gpu-core  ## Measure them, beside PyTorch's where there is one
-gpu-test gpu-bench: gpu-%:
-	$(Q)'$(GPU_PYTHON)' tools/gpu/$*.py --library=$(B)/lib/libtf_bn_ops_core.so $(ARGS)
-	$(if $(filter test,$*),$(Q)if '$(GPU_PYTHON)' tools/gpu/tensorflow_test.py --probe; then \
+	$(Q)'$(GPU_PYTHON)' tools/gpu/test.py --library=$(B)/lib/libtf_bn_ops_core.so $(ARGS)
+	$(Q)if '$(GPU_PYTHON)' tools/gpu/tensorflow_test.py --probe; then \
 	  $(MAKE) --no-print-directory PYTHON='$(GPU_PYTHON)' gpu && \
-	  '$(GPU_PYTHON)' tools/gpu/tensorflow_test.py; fi)
+	  '$(GPU_PYTHON)' tools/gpu/tensorflow_test.py; fi
 
 # What the machine code says; nvdisasm is in the CUDA toolkit and in Triton's wheel.
 gpu-sass:  ## Count loads in flight, instructions, registers of the machine code into docs/gpu.md; NVDISASM=, ARGS="--archs 90"

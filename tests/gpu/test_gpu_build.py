@@ -260,10 +260,10 @@ def test_scripts_for_a_gpu_machine_skip_without_one(repo_root):
         pytest.skip("there is a GPU")
     except (OSError, subprocess.CalledProcessError):
         pass
-    for name in ("test", "bench"):
-        result = run([sys.executable, f"tools/gpu/{name}.py", "--library=none"], repo_root)
+    for name, flags in (("test", ["--library=none"]), ("session", [])):
+        result = run([sys.executable, f"tools/gpu/{name}.py", *flags], repo_root)
         assert result.returncode == 0, result.stderr
-        assert re.match(rf"gpu-{name}: skipped, .*; nothing was \w+\.\n", result.stdout)
+        assert re.match(rf"gpu-{name}: skipped, .*; nothing was [\w ]+\.\n", result.stdout)
     script = [sys.executable, "tools/gpu/tensorflow_test.py"]
     for flags, status in (((), 0), (("--probe",), 3)):
         result = run([*script, *flags], repo_root, TF_CPP_MIN_LOG_LEVEL="3")
@@ -273,7 +273,8 @@ def test_scripts_for_a_gpu_machine_skip_without_one(repo_root):
 
 
 def test_scripts_for_a_gpu_machine_run_on_the_emulator(repo_root):
-    for name in ("test", "bench"):
-        result = run([sys.executable, f"tools/gpu/{name}.py", "--emulated", "--quick"], repo_root)
+    for name, flags in (("test", ["--quick"]), ("session", [])):
+        command = [sys.executable, f"tools/gpu/{name}.py", "--emulated", *flags]
+        result = run(command, repo_root)
         assert result.returncode == 0, result.stdout + result.stderr
         assert "FAILED" not in result.stdout
