@@ -32,22 +32,21 @@ if TYPE_CHECKING:
     from tf_bn_ops import keras as keras
     from tf_bn_ops import raw_ops as raw_ops
     from tf_bn_ops import rewrite as rewrite
-    from tf_bn_ops._calls import load
     from tf_bn_ops._enable import Enabled, enable
     from tf_bn_ops._fused import fused_batch_norm
-    from tf_bn_ops._loader import LibraryError, get_include, get_lib, library_path
-    from tf_bn_ops._ops import fused_batch_norm_grad
+    from tf_bn_ops._loader import LibraryError, get_include, get_lib, library_path, load
+    from tf_bn_ops.generated.bindings import fused_batch_norm_grad
 else:
     _MODULES = {
         "Enabled": "_enable",
         "LibraryError": "_loader",
         "enable": "_enable",
         "fused_batch_norm": "_fused",
-        "fused_batch_norm_grad": "_ops",
+        "fused_batch_norm_grad": "generated.bindings",
         "get_include": "_loader",
         "get_lib": "_loader",
         "library_path": "_loader",
-        "load": "_calls",
+        "load": "_loader",
     }
 
     def __getattr__(name: str) -> Any:

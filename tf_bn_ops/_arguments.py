@@ -1,13 +1,14 @@
-"""Checks of arguments, for the bindings."""
+"""Checks of arguments, for the bindings, and calls whose epsilon is a tensor."""
 
 from __future__ import annotations
 
+import functools
 import numbers
 from typing import Any
 
 import numpy as np
 
-from tf_bn_ops import spec
+from tf_bn_ops import _loader, spec
 
 
 def split_epsilon(epsilon: Any, function: str) -> tuple[float, list[float]]:
@@ -86,3 +87,40 @@ def at_most_one(tensors: Any, name: str) -> Any:
     if isinstance(tensors, (list, tuple)) and len(tensors) > 1:
         raise ValueError(f"{name} is a list of at most one tensor, not of {len(tensors)}")
     return [*tensors] if isinstance(tensors, tuple) else tensors
+
+
+# ---- An epsilon that is a tensor -----------------------------------------------------------------
+
+
+def with_epsilon_tensor(wrapper: str, inputs: list[Any], epsilon: Any, name: str | None) -> Any:
+    """Calls an op whose epsilon is a tensor of type float64, which a `float` attr would round."""
+    import tensorflow as tf
+
+    epsilon = checked_epsilon(epsilon, wrapper)
+    if not tf.executing_eagerly():
+        return _node(wrapper, inputs, epsilon, name)
+    first = tf.convert_to_tensor(inputs[0])
+    rest = [tf.convert_to_tensor(tensor, first.dtype) for tensor in inputs[1:]]
+    return _one_node_function(wrapper, len(inputs), epsilon, first.dtype)(first, *rest)
+
+
+def _node(wrapper: str, inputs: Any, epsilon: float, name: str | None) -> Any:
+    """Adds the op to the current graph."""
+    import tensorflow as tf
+
+    tensor = tf.make_tensor_proto(epsilon, dtype=tf.float64, shape=[])
+    return getattr(_loader.load(), f"tf_bn_ops_{wrapper}")(*inputs, tensor, name)
+
+
+@functools.lru_cache(maxsize=64)
+def _one_node_function(wrapper: str, inputs: int, epsilon: float, dtype: Any) -> Any:
+    """The op as a function: eager execution knows no tensor attrs."""
+    import tensorflow as tf
+
+    def call(*tensors: Any) -> Any:
+        return _node(wrapper, tensors, epsilon, None)
+
+    call.__name__ = wrapper
+    signature = [tf.TensorSpec(None, dtype)] * inputs
+    # Its graph, so that it stays one under tf.config.run_functions_eagerly(True).
+    return tf.function(call, signature, autograph=False).get_concrete_function()

@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-import threading
+import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tf_bn_ops import _graph_fusion, _loader
+from tf_bn_ops import _loader
 
 # Minor versions whose op names, kernel labels and priorities were verified.
 _KNOWN_TENSORFLOW = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21", "2.22")
@@ -28,7 +28,10 @@ _ADDED_OPS = ("_FusedBatchNormGradEx",)
 # TensorFlow renames the ops to these where oneDNN is on.
 _ONEDNN_OPS = tuple("_MklNative" + op.removeprefix("_") for op in _OPS)
 
-log_refusal = logging.getLogger("tf_bn_ops").warning
+_logger = logging.getLogger("tf_bn_ops")
+log_refusal = _logger.warning
+# The last line that said what is on.
+_said = ""
 
 
 class Kernel(NamedTuple):
@@ -66,9 +69,6 @@ class Refusal(Exception):
     """What cannot be replaced here, and what to do, in one sentence."""
 
 
-_lock = threading.RLock()
-
-
 def enable(*, kernels: bool = True, keras: bool = True, fuse: bool = True) -> Enabled:
     """Puts the batch normalization of a program as it is on this library, in this process.
 
@@ -100,6 +100,14 @@ def enable(*, kernels: bool = True, keras: bool = True, fuse: bool = True) -> En
     Raises:
       LibraryError: (an ImportError) a library is missing, or does not fit this TensorFlow.
     """
+    enabled = put_in_place(kernels, keras, fuse)
+    say(enabled)
+    return enabled
+
+
+def put_in_place(kernels: bool, keras: bool, fuse: bool) -> Enabled:
+    """What `enable` does, without a word. Threads may call it, and imports that another call of it
+    has begun: each step may be done twice."""
     refusals = []
 
     def tried(is_wanted: bool, replace: Callable[[], object]) -> bool:
@@ -109,46 +117,101 @@ def enable(*, kernels: bool = True, keras: bool = True, fuse: bool = True) -> En
             return is_wanted
         except Refusal as refusal:
             refusals.append(str(refusal))
-            log_refusal("%s", refusal)
             return False
 
-    with _lock:
-        replaced = tried(kernels, _replaced_kernels)
-        return Enabled(
-            kernels=_replaced_kernels() if replaced else (),
-            keras=tried(keras, _enable_keras),
-            fuse=tried(fuse, _enable_fusion),
-            refusals=tuple(refusals),
-        )
+    replaced = tried(kernels, _replaced_kernels)
+    return Enabled(
+        kernels=_replaced_kernels() if replaced else (),
+        keras=tried(keras, _enable_keras),
+        fuse=tried(fuse, _enable_fusion),
+        refusals=tuple(refusals),
+    )
+
+
+def say(enabled: Enabled, is_last: bool = True) -> str:
+    """Logs refusals, and the line that says what is on; returns it if it is the last one of several
+    calls, something is on, and it was not said before."""
+    global _said
+    for refusal in enabled.refusals:
+        log_refusal("%s", refusal)
+    parts = [
+        *([f"{len(enabled.kernels)} kernels"] if enabled.kernels else []),
+        *(["Keras layers"] if enabled.keras else []),
+        *(["fusion"] if enabled.fuse else []),
+    ]
+    if not parts or not is_last:
+        return ""
+    import tensorflow as tf
+
+    from tf_bn_ops.harness import c_abi
+
+    isa = os.environ.get(c_abi.ISA_VARIABLE) or c_abi.fastest()
+    version = _loader.installation().version
+    line = f"tf_bn_ops {version} on TensorFlow {tf.__version__} ({isa}): {', '.join(parts)}"
+    if line == _said:
+        return ""
+    _said = line
+    _logger.info("%s", line)
+    return line
+
+
+_WITHOUT_KERAS = (
+    "or leave its layers out, by tf_bn_ops.enable(keras=False) or TF_BN_OPS=kernels,fuse"
+)
 
 
 def _enable_keras() -> None:
+    # Before any module of tf_bn_ops.keras: where another thread is at the end of this import, it
+    # waits for nothing that this one has begun.
     try:
         import keras
     except _loader.LibraryError:  # Of what TF_BN_OPS asks for at the end of this import.
         raise
-    except ImportError as error:
+    except Exception as error:  # Also of its backend, which may be missing or unknown.
         raise Refusal(
             f"Keras 3 cannot be imported ({_loader.one_line(error)}): install it with 'pip install "
-            "keras', or call tf_bn_ops.enable(keras=False)"
+            f"keras', {_WITHOUT_KERAS}"
         ) from error
+    try:
+        _loader.check_keras(keras)
+    except _loader.LibraryError as error:
+        raise Refusal(f"{error}, {_WITHOUT_KERAS}") from None
     backend = keras.backend.backend()
     if backend != "tensorflow":
         raise Refusal(
             f"the layers of Keras stay as they are, because it runs on the backend {backend}: set "
-            "KERAS_BACKEND=tensorflow, or call tf_bn_ops.enable(keras=False)"
+            f"KERAS_BACKEND=tensorflow, {_WITHOUT_KERAS}"
         )
+    _loader.load()  # What is missing is reported here, and not by the first training step.
     from tf_bn_ops.keras import _switch
 
     _switch.enable()
 
 
 def _enable_fusion() -> None:
-    if not _graph_fusion.set_enabled(True):
+    if not set_fusion(True):
         raise Refusal(
             "graphs are not fused, because another plug-in has registered a graph optimizer for "
             "CPUs, and TensorFlow takes one: rewrite graphs with tf_bn_ops.rewrite.fuse instead"
         )
+
+
+def set_fusion(enabled: bool) -> bool:
+    """Has TensorFlow run the graph optimizer, or no more, on graphs that have not run yet; False
+    where another plug-in has the one place that TensorFlow has for an optimizer on CPUs.
+
+    It sees a graph after TensorFlow's own optimizers, with functions inlined, branches and loops
+    lowered, and shapes of the optimized graph, so that more of them are known.
+    """
+    status = _loader.optimizer().tfbn_enable_graph_fusion(int(enabled))
+    if status > 1:
+        raise MemoryError("no memory is left to register a graph optimizer")
+    return bool(status == 0)
+
+
+def fused_so_far() -> int:
+    """How many places the graph optimizer has fused in this process."""
+    return int(_loader.optimizer().tfbn_graph_fusions())
 
 
 # ---- TensorFlow's kernels ------------------------------------------------------------------------

@@ -10,9 +10,10 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tf_bn_ops import _ops, _recording, _replicas
+from tf_bn_ops import _recording, _replicas
 from tf_bn_ops._arguments import checked_epsilon, checked_number
-from tf_bn_ops._ops import Activation
+from tf_bn_ops.generated import bindings
+from tf_bn_ops.generated.bindings import Activation
 from tf_bn_ops.spec import (
     ACTIVATION_MODES,
     ACTIVATIONS,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from tensorflow import Tensor
 
 # Untyped: to mypy a starred argument may be any of those that follow.
-ops: Any = _ops
+ops: Any = bindings
 
 
 class BatchNorm(NamedTuple):

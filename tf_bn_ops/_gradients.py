@@ -22,12 +22,13 @@ import tensorflow as tf
 from tensorflow.python.framework import kernels
 from tensorflow.python.ops import control_flow_util
 
-from tf_bn_ops import _ops, _replicas, _split_gradients, _vectorize
+from tf_bn_ops import _replicas, _split_gradients, _vectorize
 from tf_bn_ops._split_gradients import attributes, masked
+from tf_bn_ops.generated import bindings
 from tf_bn_ops.spec import ACTIVATIONS, OPS, OpSpec
 
 # Untyped: to mypy a starred argument may be any of those that follow.
-ops: Any = _ops
+ops: Any = bindings
 _GRAD_EX = OPS["FusedBatchNormGradEx"]
 _GRAD_EX_Y = [arg.role for arg in _GRAD_EX.inputs].index("y")
 _GRAD_EX_SIDE_INPUT_BACKPROP = [arg.role for arg in _GRAD_EX.outputs].index("side_input_backprop")

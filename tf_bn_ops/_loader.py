@@ -8,6 +8,7 @@ several TensorFlows where no metadata tells which one is installed. Every failur
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import functools
 import importlib.util
@@ -17,13 +18,12 @@ import platform
 import re
 import struct
 import sys
-import threading
 import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from tf_bn_ops import _startup
+from tf_bn_ops import _environment
 from tf_bn_ops._version import __version__
 
 LIBRARY_VARIABLE = "TF_BN_OPS_LIBRARY"
@@ -51,8 +51,10 @@ _METADATA = re.compile(r"((?:tensorflow|tf)[^-]*)-([^-]+)\.dist-info", re.IGNORE
 # Where an ELF file says what machine it is for, and the names of those that we build for.
 _E_MACHINE = 0x12
 _MACHINES = {b"\x3e\x00": "x86_64", b"\xb7\x00": "aarch64"}
-_load_lock = threading.Lock()
 _xla_kernels_loaded = False
+# The versions of Keras whose layers are replaced: from the first that has
+# BatchNormalization._moments, below the next major one.
+_KERAS = ("3.0.2", "4.0.0")
 
 
 class LibraryError(ImportError):
@@ -69,6 +71,18 @@ def minor(version: str) -> str:
 
 def _number(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", minor(version))]
+
+
+def check_keras(keras: ModuleType) -> None:
+    """Refuses a Keras whose layers this library cannot replace."""
+    version = str(getattr(keras, "__version__", "of no version"))
+    oldest, below = ([int(part) for part in bound.split(".")] for bound in _KERAS)
+    if not oldest <= [int(part) for part in re.findall(r"\d+", version)[:3]] < below:
+        raise LibraryError(
+            f"the layers of Keras {version} cannot be replaced, only those of Keras {_KERAS[0]} "
+            f"and later, below {_KERAS[1]}: install one with pip install "
+            f"'keras>={_KERAS[0]},<{_KERAS[1]}'"
+        )
 
 
 # ---- This installation ---------------------------------------------------------------------------
@@ -129,6 +143,8 @@ class Installation:
         shared = self.package / "lib" / name
         if not path.is_file() and self.folder.parent == self.package and shared.is_file():
             return str(shared)
+        if self.chosen and not path.is_file():
+            existing(self.op_library)  # What the variable names, if that is missing too.
         return existing(path)
 
     def check_version(self, version: str) -> None:
@@ -186,7 +202,7 @@ class Installation:
 
 def installation() -> Installation:
     """What this Python has; made once, and once more when TensorFlow has been imported."""
-    return _installation(_startup.variable(LIBRARY_VARIABLE), _imported_version())
+    return _installation(_environment.variable(LIBRARY_VARIABLE), _imported_version())
 
 
 @functools.cache
@@ -207,7 +223,7 @@ def _installation(chosen: str, imported_version: str) -> Installation:
         version = tensorflow.version if tensorflow else _version_by_import()
         # Where none fits, the newest says so: check_version.
         op_library = several.get(minor(version), several[minors[-1]]) / OP_LIBRARY
-    build, build_error = _read_build(op_library.parent / BUILD_INFO)
+    build, build_error = _read_build(op_library)
     return Installation(
         __version__, _PACKAGE, chosen, minors, op_library.parent, op_library, tensorflow, build,
         build_error,
@@ -248,8 +264,10 @@ def _version_by_import() -> str:
     return str(getattr(tf, "__version__", ""))
 
 
-def _read_build(path: pathlib.Path) -> tuple[dict[str, Any], str]:
+def _read_build(op_library: pathlib.Path) -> tuple[dict[str, Any], str]:
+    path = op_library.parent / BUILD_INFO
     try:
+        existing(op_library)
         info = json.loads(pathlib.Path(existing(path)).read_text(encoding="utf-8"))
         if not isinstance(info, dict) or "tensorflow_version" not in info:
             raise ValueError("it names no tensorflow_version")
@@ -264,7 +282,7 @@ def existing(path: pathlib.Path) -> str:
     """`path` as text, if there is such a file; otherwise a LibraryError that says what to do."""
     if path.is_file():
         return str(path)
-    if _startup.variable(LIBRARY_VARIABLE):
+    if _environment.variable(LIBRARY_VARIABLE):
         raise LibraryError(
             f"{path} does not exist: set {LIBRARY_VARIABLE} to a {OP_LIBRARY} or the folder that "
             "holds one, or unset it to use the package's own"
@@ -305,7 +323,7 @@ def core_library_path() -> str:
     """
     shared = _PACKAGE / "lib" / CORE_LIBRARY
     # Nobody asks which TensorFlow there is, which may take an import, for what fits all of them.
-    if shared.is_file() and not _startup.variable(LIBRARY_VARIABLE):
+    if shared.is_file() and not _environment.variable(LIBRARY_VARIABLE):
         return str(shared)
     return installation().path(CORE_LIBRARY)
 
@@ -392,7 +410,7 @@ def _load_with(load_library: Callable[[str], Any], path: str, tf: Any) -> Any:
 
 
 @functools.cache
-def _load(path: str) -> ModuleType:
+def _wrappers(path: str) -> ModuleType:
     tf = _check_fits(path)
     module: ModuleType = _load_with(tf.load_op_library, path, tf)
     if not hasattr(module, "tf_bn_ops_fused_batch_norm_grad"):
@@ -459,15 +477,58 @@ def load_kernels(path: str) -> None:
     _load_with(tf.load_library, path, tf)
 
 
+def wrappers() -> ModuleType:
+    """Loads the op library, and nothing more, once for each path that TF_BN_OPS_LIBRARY names.
+
+    No lock is held: at the end of TensorFlow's import TF_BN_OPS may call this again, and another
+    thread at any time. TensorFlow loads a path once.
+
+    Raises:
+      LibraryError: (an ImportError) as from `load`.
+    """
+    return _wrappers(library_path())
+
+
+@functools.cache
 def load() -> ModuleType:
-    """Loads the op library into TensorFlow, once per process.
+    """Loads the op library and registers the gradients of its ops, once per process.
+
+    The functions of this package do it on their first call. Call it yourself before importing a
+    graph or SavedModel that holds the ops.
 
     Returns:
-      The module of generated wrappers, as `tf.load_op_library` gives it.
+      The module of generated wrappers, as `tf.load_op_library` returns it.
 
     Raises:
       LibraryError: (an ImportError) if the library is missing, was built for another minor
         version of TensorFlow or another C++ ABI, or cannot be loaded.
     """
-    with _load_lock:
-        return _load(library_path())
+    module = wrappers()
+    from tf_bn_ops import _gradients  # It imports TensorFlow.
+
+    _gradients.register()
+    return module
+
+
+@functools.cache
+def optimizer() -> ctypes.CDLL:
+    """The C ABI of libtf_bn_ops_optimizer.so, cc/optimizer/optimizer_c.h, loaded after the ops: the
+    graph optimizer that fuses batch normalization with what follows it. Loading it registers it
+    under the name TfBnOpsFusion and changes nothing.
+
+    Raises:
+      LibraryError: (an ImportError) it, or the op library, is missing or does not fit.
+    """
+    load()
+    path = installation().path(OPTIMIZER_LIBRARY)
+    load_kernels(path)
+    result = ctypes.CDLL(path)
+    result.tfbn_fuse_graph.argtypes = [
+        ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p,
+        ctypes.c_void_p,
+    ]  # fmt: skip
+    result.tfbn_free.argtypes = [ctypes.c_void_p]
+    result.tfbn_free.restype = None
+    result.tfbn_enable_graph_fusion.argtypes = [ctypes.c_int]
+    result.tfbn_graph_fusions.restype = ctypes.c_int64
+    return result

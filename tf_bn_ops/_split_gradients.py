@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_bn_ops import _ops
+from tf_bn_ops.generated import bindings
 
 # Inputs of view shape and of shape [channels] that BatchNormElemt and its gradient begin with.
 _X_TO_VARIANCE = 5
@@ -35,7 +35,9 @@ def masked(activation: str, gradient: Any, y: Any) -> Any:
 
 def _affine(x: Any, factor: Any, added: Any, mean: Any, axis: int) -> Any:
     """factor * (x - mean) + added, by channel: a pass of BatchNormElemt with a deviation of 1."""
-    return _ops.batch_norm_elemt(x, factor, added, mean, tf.ones_like(mean), epsilon=0.0, axis=axis)
+    return bindings.batch_norm_elemt(
+        x, factor, added, mean, tf.ones_like(mean), epsilon=0.0, axis=axis
+    )
 
 
 def _scaled(x: Any, factor: Any, axis: int) -> Any:
@@ -47,7 +49,7 @@ def _scaled(x: Any, factor: Any, axis: int) -> Any:
 def _sums(y_backprop: Any, x: Any, mean: Any, axis: int) -> tuple[Any, Any]:
     """sum(y_backprop) and sum(y_backprop * (x - mean)) by channel."""
     one = tf.ones_like(mean)
-    sums = _ops.batch_norm_backward_reduce(
+    sums = bindings.batch_norm_backward_reduce(
         y_backprop, x, one, one, mean, one, epsilon=0.0, axis=axis
     )
     return sums.sum_dy, sums.sum_dy_xmu
@@ -93,10 +95,10 @@ def _of_elemt(op: Any, d_y: Any) -> list[Any]:
     inputs = (d_y, x, scale, offset, mean, variance)
     # x tells the mask, unless something was added.
     y = list(op.outputs) if side_inputs and attrs["activation_mode"] != "Identity" else []
-    sums = _ops.batch_norm_backward_reduce(*inputs, y=y, **attrs)
+    sums = bindings.batch_norm_backward_reduce(*inputs, y=y, **attrs)
     # The means that BackwardElemt subtracts are zero: mean and variance are inputs of their own.
     zero = tf.zeros_like(mean)
-    elements = _ops.batch_norm_backward_elemt(
+    elements = bindings.batch_norm_backward_elemt(
         *inputs, zero, zero, tf.ones([], tf.float64), y=y, num_side_inputs=len(side_inputs), **attrs
     )
     rstd = _rstd(op, variance)
@@ -117,7 +119,7 @@ def _mask_of(op: Any, y: list[Any]) -> Callable[[Any], Any]:
     if attrs["activation_mode"] == "Identity":
         return lambda tensor: tensor
     if not y:
-        y = [_ops.batch_norm_elemt(*op.inputs[1 : 1 + _X_TO_VARIANCE], **attrs)]
+        y = [bindings.batch_norm_elemt(*op.inputs[1 : 1 + _X_TO_VARIANCE], **attrs)]
     return lambda tensor: masked(attrs["activation_mode"], tensor, y[0])
 
 

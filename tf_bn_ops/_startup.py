@@ -1,60 +1,56 @@
 """What happens at the start of Python and at the imports of TensorFlow and Keras: TF_BN_OPS.
 
-The start-up hook (tf_bn_ops.pth) imports this in every process that has the variable: nothing here
-takes long to import. A process that must not trust its environment does not see the variables of
-this library: they name libraries to load and switch code on, so whoever sets them runs code in it.
+The start-up hook (tf_bn_ops.pth) imports this in every process that has one of the variables:
+nothing here takes long to import. No lock is held across an import or an action at its end, which
+may import, load and call anything of this package: all that they do may be done twice.
 """
 
 from __future__ import annotations
 
-import ctypes
+import _thread
 import functools
+import importlib
 import importlib.util
-import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar, NoReturn
+
+from tf_bn_ops._environment import variable
 
 VARIABLE = "TF_BN_OPS"
-# What it may list, by the names of the arguments of `enable`.
+REPORT_VARIABLE = "TF_BN_OPS_REPORT"
+# What TF_BN_OPS may list, by the names of the arguments of `enable`.
 WORDS = ("kernels", "keras", "fuse")
-
-# Of the auxiliary vector (getauxval): the kernel set it where the program that it started had more
-# rights than its caller, also by file capabilities, of which no id tells.
-_AT_SECURE = 23
 
 # Packages whose import has ended. TensorFlow and Keras import each other: the outer import has to
 # end too, and TensorFlow ignores an ImportError of Keras.
 _imported: set[str] = set()
+# What is not possible here, and has been said.
+_refused: set[str] = set()
 
 
-# ---- Variables -----------------------------------------------------------------------------------
+# ---- What is asked for ---------------------------------------------------------------------------
 
 
-def is_trusted() -> bool:
-    """False in Python's isolated runs (-I, -E), and in processes with the rights of another user
-    (setuid, setgid, capabilities), in which the dynamic loader ignores LD_LIBRARY_PATH for the
-    same reason."""
-    if sys.flags.ignore_environment:
-        return False
-    if (os.getuid(), os.getgid()) != (os.geteuid(), os.getegid()):
-        return False
-    return not _auxiliary(_AT_SECURE)
+def parse(value: str, name: str = VARIABLE) -> dict[str, bool]:
+    """The arguments of `enable` that a value asks for; empty where it asks for nothing. Case,
+    blanks, line ends and stray commas do not matter.
 
-
-def _auxiliary(kind: int) -> int:
-    """What the kernel told the program about itself; 0 where the C library cannot say."""
-    getauxval = getattr(ctypes.CDLL(None), "getauxval", None)
-    if getauxval is None:
-        return 0
-    getauxval.argtypes, getauxval.restype = [ctypes.c_ulong], ctypes.c_ulong
-    return int(getauxval(kind))
-
-
-def variable(name: str) -> str:
-    """The value of a variable, "" where it is not set or not to be trusted."""
-    value = os.environ.get(name, "")
-    return value if value and is_trusted() else ""
+    Raises:
+      ValueError: with a sentence, which begins with `name`, for a word that it does not know.
+    """
+    words = {*value.lower().replace(",", " ").split()}
+    if words <= {"0", "false"}:
+        return {}
+    if words <= {"1", "true"}:
+        words = {*WORDS}
+    if unknown := sorted(words - {*WORDS}):
+        raise ValueError(
+            f"{name}={' '.join(value.split())} has the word {unknown[0]!r}: set it to 1 for "
+            f"everything, to 0 for nothing, or to a list of {', '.join(WORDS[:-1])} and "
+            f"{WORDS[-1]}, separated by commas"
+        )
+    return {word: word in words for word in WORDS}
 
 
 def requested() -> dict[str, bool]:
@@ -63,79 +59,101 @@ def requested() -> dict[str, bool]:
     Raises:
       ValueError: with a sentence, for a word that it does not know.
     """
-    value = variable(VARIABLE)
-    words = [word for word in value.lower().replace(",", " ").split() if word]
-    if words in ([], ["0"], ["false"]):
-        return {}
-    if words in (["1"], ["true"]):
-        words = list(WORDS)
-    if unknown := [word for word in words if word not in WORDS]:
-        raise ValueError(
-            f"{VARIABLE}={value} has the word {unknown[0]!r}: set it to 1 for everything, to 0 for "
-            f"nothing, or to a list of {', '.join(WORDS[:-1])} and {WORDS[-1]}, separated by commas"
-        )
-    return {word: word in words for word in WORDS}
+    return parse(variable(VARIABLE))
 
 
 # ---- The switch ----------------------------------------------------------------------------------
 
 
 def follow_environment() -> None:
-    """Enables what TF_BN_OPS lists as soon as the package that it concerns has been imported."""
-    if variable(VARIABLE).lower() not in ("", "0", "false"):
-        for package in ("tensorflow", "keras", "tf_keras"):
-            call_after_import(package, functools.partial(_enable_after, package))
+    """Enables what TF_BN_OPS lists as soon as the package that it concerns has been imported, and
+    starts the report that TF_BN_OPS_REPORT asks for."""
+    if target := variable(REPORT_VARIABLE):
+        importlib.import_module("tf_bn_ops._report").start(target)
+    if variable(VARIABLE):
+        follow(requested)
 
 
-def _enable_after(package: str) -> None:
+def follow(
+    asked: Callable[[], dict[str, bool]],
+    show: Callable[[str], object] | None = None,
+    fail: Callable[[str], NoReturn] | None = None,
+) -> None:
+    """Enables what `asked` returns as soon as the package that it concerns has been imported.
+
+    Args:
+      asked: called at the end of each import; a ValueError of it makes the import fail.
+      show: called with a line that says what is on.
+      fail: called with a sentence where something that was asked for is not possible; otherwise
+        the import fails with a LibraryError, or the logger warns of a refusal.
+    """
+    call_after_imports(
+        {
+            package: functools.partial(_enable_after, package, asked, show, fail)
+            for package in ("tensorflow", "keras", "tf_keras")
+        }
+    )
+
+
+def _enable_after(
+    package: str,
+    asked: Callable[[], dict[str, bool]],
+    show: Callable[[str], object] | None,
+    fail: Callable[[str], NoReturn] | None,
+) -> None:
     """What is left to do at the end of the import of `package`."""
     from tf_bn_ops import _enable, _loader  # Not above: every process with the variable is here.
 
     try:
-        wanted = requested()
+        wanted = {word for word, is_wanted in asked().items() if is_wanted}
     except ValueError as error:
         raise _loader.LibraryError(str(error)) from None
     if package == "tf_keras":
-        if wanted["keras"] and not wanted["kernels"]:
+        if "keras" in wanted and "kernels" not in wanted:
             _enable.log_refusal(
                 f"{VARIABLE}=keras does nothing for tf_keras, whose layers call TensorFlow's fused "
                 f"ops: {VARIABLE}=kernels puts these on this library's kernels"
             )
         return
     _imported.add(package)
-    is_tensorflow = package == "tensorflow"
-    is_keras_ready = "keras" in _imported and (
-        "tensorflow" in _imported or "tensorflow" not in sys.modules
-    )
+    ready = {"kernels", "fuse"} if "tensorflow" in _imported else set()
+    if "keras" in _imported and ("tensorflow" in _imported or "tensorflow" not in sys.modules):
+        ready.add("keras")
+    now = (wanted & ready) - _refused
     try:
-        _enable.enable(
-            kernels=wanted["kernels"] and is_tensorflow,
-            keras=wanted["keras"] and is_keras_ready,
-            fuse=wanted["fuse"] and is_tensorflow,
-        )
-    except BaseException:
-        # Python takes back the package whose import ends here. The other one would stay, and the
-        # modules of Keras' API, which `from keras.layers import ...` finds without it.
-        for name in list(sys.modules):
-            if name == "tensorflow" or (
-                name.split(".")[0] == "keras" and name.split(".")[1:2] != ["src"]
-            ):
-                del sys.modules[name]
+        enabled = _enable.put_in_place(**{word: word in now for word in WORDS})
+    except _loader.LibraryError as error:
+        _imported.discard(package)
+        if fail is not None:
+            fail(str(error))
         raise
+    _refused.update(word for word in now if not getattr(enabled, word))
+    if fail is not None and enabled.refusals:
+        fail("; ".join(enabled.refusals))
+    # Where Keras imports TensorFlow, one line at the end says all.
+    is_last = "keras" not in wanted or "keras" in _imported or "keras" not in sys.modules
+    line = _enable.say(enabled, is_last)
+    if line and show is not None:
+        show(line)
 
 
 # ---- The end of an import ------------------------------------------------------------------------
 
 
-def call_after_import(package: str, action: Callable[[], object]) -> None:
-    """Calls `action` now if the package has been imported, else at the end of its import.
+def call_after_imports(actions: dict[str, Callable[[], object]]) -> None:
+    """Calls the action of a package now if it has been imported, else at the end of its import.
 
-    An import at whose end `action` raises fails; the next one calls `action` again.
+    An import at whose end the action raises fails; the next one calls it again. The action replaces
+    an earlier one for the package.
     """
-    if hasattr(sys.modules.get(package), "__version__"):
-        action()
-    else:
-        sys.meta_path.insert(0, _AfterImport(package, action))
+    _AfterImport.actions.update(actions)
+    if not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AfterImport())
+    for package in (name for name in actions if name in sys.modules):
+        if getattr(getattr(sys.modules[package], "__spec__", None), "_initializing", False):
+            importlib.import_module(package)  # Waits for another thread, which imports it.
+        if hasattr(sys.modules.get(package), "__version__"):
+            actions[package]()
 
 
 class _AfterImport:
@@ -146,25 +164,42 @@ class _AfterImport:
     module imports tempfile and random.
     """
 
-    def __init__(self, package: str, action: Callable[[], object]) -> None:
-        self._package = package
-        self._action = action
-        self._asking_others = False
+    actions: ClassVar[dict[str, Callable[[], object]]] = {}
+
+    def __init__(self) -> None:
+        self._asking_others: set[int] = set()  # Threads: another one may import it meanwhile.
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        if fullname != self._package or self._asking_others or fullname in sys.modules:
+        thread = _thread.get_ident()
+        if fullname not in self.actions or thread in self._asking_others or fullname in sys.modules:
             return None
-        self._asking_others = True
+        self._asking_others.add(thread)
         try:
             spec = importlib.util.find_spec(fullname)
         finally:
-            self._asking_others = False
+            self._asking_others.discard(thread)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def execute_and_call(module: Any) -> None:
+                before = {*sys.modules}
                 execute(module)
-                self._action()
+                try:
+                    self.actions[fullname]()
+                except BaseException:
+                    _take_back({*sys.modules} - before)
+                    raise
 
             spec.loader.exec_module = execute_and_call  # type: ignore[method-assign]
         return spec
+
+
+def _take_back(names: set[str]) -> None:
+    """Removes what came with an import that fails, so that the next one fails too: Python takes
+    back the package whose import ends. The other one would stay, and the modules of Keras' API,
+    which `from keras.layers import ...` finds without it."""
+    for name in names:
+        package, *inner = name.split(".")
+        if name == "tensorflow" or (package == "keras" and inner[:1] != ["src"]):
+            sys.modules.pop(name, None)
+            _imported.discard(name)

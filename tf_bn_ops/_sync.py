@@ -15,10 +15,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tf_bn_ops import _ops, _recording, _replicas
+from tf_bn_ops import _recording, _replicas
+from tf_bn_ops.generated import bindings
 
 # Untyped: to mypy a starred argument may be any of those that follow.
-ops: Any = _ops
+ops: Any = bindings
 
 
 class Statistics(NamedTuple):
@@ -99,7 +100,7 @@ class Call:
     """The attributes that the forward op and both backward ops share."""
 
     epsilon: float
-    activation_mode: _ops.ActivationMode
+    activation_mode: bindings.ActivationMode
     axis: int
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_bn_ops
-from tf_bn_ops import _graph_fusion, _loader
+from tf_bn_ops import _enable, _loader
 
 
 def fuses() -> bool:
@@ -29,7 +29,7 @@ def fuses() -> bool:
         return tf.nn.relu(y)
 
     normalized(tf.ones([2, 4, 4, 3]))
-    return _graph_fusion.fused_so_far() == 1
+    return _enable.fused_so_far() == 1
 
 
 def compiles() -> bool:

@@ -12,7 +12,7 @@ import sys
 import pytest
 from build_helpers import assert_hardened, bare_venv, run, site_packages
 
-from tf_bn_ops import _loader, _startup
+from tf_bn_ops import _environment, _loader
 
 ROOT = pathlib.Path(_loader.__file__).resolve().parent.parent
 CORE = pathlib.Path(_loader.core_library_path())
@@ -102,11 +102,11 @@ def test_an_ordinary_run_alone_follows_the_environment(startup_file, how):
 def test_a_program_with_capabilities_does_not(monkeypatch):
     """Its ids are those of the caller: the kernel's own flag decides, as for LD_LIBRARY_PATH."""
     page_size = 6  # AT_PAGESZ: that this is the vector which the kernel filled.
-    assert _startup._auxiliary(page_size) == os.sysconf("SC_PAGE_SIZE")
+    assert _environment._auxiliary(page_size) == os.sysconf("SC_PAGE_SIZE")
     monkeypatch.setenv("TF_BN_OPS", "1")
-    assert _startup.variable("TF_BN_OPS") == "1"
-    monkeypatch.setattr(_startup, "_auxiliary", {_startup._AT_SECURE: 1}.get)
-    assert _startup.variable("TF_BN_OPS") == ""
+    assert _environment.variable("TF_BN_OPS") == "1"
+    monkeypatch.setattr(_environment, "_auxiliary", {_environment._AT_SECURE: 1}.get)
+    assert _environment.variable("TF_BN_OPS") == ""
 
 
 def test_the_hook_runs_only_where_it_is_asked_for(startup_file, tmp_path):
@@ -120,7 +120,8 @@ def test_the_hook_runs_only_where_it_is_asked_for(startup_file, tmp_path):
         (["-s"], {"TF_BN_OPS": "keras"}, True),
         (["-S"], {"TF_BN_OPS": "1"}, False),  # Python loads no site at all.
         (["-I"], {"TF_BN_OPS": "1"}, False),
-        ([], {"TF_BN_OPS": "0"}, False),
+        ([], {"TF_BN_OPS_REPORT": "1"}, True),
+        (["-E"], {"TF_BN_OPS_REPORT": "1"}, False),
         ([], {"TF_BN_OPS": ""}, False),
     ):
         result = run([python, *options, "-c", ""], tmp_path, **variables)

@@ -32,7 +32,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_bn_ops
-from tf_bn_ops import _graph_fusion, rewrite
+from tf_bn_ops import _enable, rewrite
 from tf_bn_ops.spec import DTYPES
 
 v1 = tf.compat.v1
@@ -316,12 +316,12 @@ def _device(is_named: bool) -> Any:
 
 def counted(call: Callable[[], Any], is_on: bool = True) -> tuple[Any, int]:
     """A result with the graph optimizer on or off, and how many places were fused."""
-    _graph_fusion.set_enabled(is_on)
-    before = _graph_fusion.fused_so_far()
+    _enable.set_fusion(is_on)
+    before = _enable.fused_so_far()
     try:
-        return call(), _graph_fusion.fused_so_far() - before
+        return call(), _enable.fused_so_far() - before
     finally:
-        _graph_fusion.set_enabled(False)
+        _enable.set_fusion(False)
 
 
 @dataclasses.dataclass

@@ -13,7 +13,7 @@ import tensorflow as tf
 from random_graphs import control_flow_v1
 
 import tf_bn_ops
-from tf_bn_ops import _graph_fusion, rewrite
+from tf_bn_ops import _loader, rewrite
 from tf_bn_ops.spec import ACTIVATIONS, SMOOTH_ACTIVATIONS
 
 EX, GRAD_EX = "TfBnOps>FusedBatchNormEx", "TfBnOps>FusedBatchNormGradEx"
@@ -631,7 +631,7 @@ def test_a_graph_of_many_blocks():
 
 
 def test_graphs_that_protobuf_cannot_hold_are_an_error():
-    library = _graph_fusion.library()
+    library = _loader.optimizer()
     result, size, report = ctypes.c_void_p(1), ctypes.c_size_t(1), ctypes.c_void_p()
     arguments = [ctypes.byref(each) for each in (result, size, report)]
     assert library.tfbn_fuse_graph(b"", 2**31, b"", *arguments) == 1

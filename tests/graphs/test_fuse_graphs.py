@@ -19,7 +19,7 @@ from test_fuse import SHAPES, VECTORS, assert_close, data, norm
 from test_saved_models import SmallResNet
 
 import tf_bn_ops
-from tf_bn_ops import _graph_fusion, _loader
+from tf_bn_ops import _enable, _loader
 
 SHAPE = SHAPES["NHWC"]
 
@@ -164,7 +164,7 @@ def train_enabled() -> None:
     want = train(None)
     assert tf_bn_ops.enable(kernels=False, keras=False) == tf_bn_ops.Enabled(fuse=True)
     assert_close(train(None), want, tolerance=1e-5)
-    assert _graph_fusion.fused_so_far() == 8
+    assert _enable.fused_so_far() == 8
 
 
 def test_behind_onednns_remapper():

@@ -1,4 +1,4 @@
-"""enable(kernels=True): what it replaces, in which execution modes; and TF_BN_OPS.
+"""enable(kernels=True): what it replaces, in which execution modes.
 
 Every case runs in a process of its own: it cannot be undone.
 """
@@ -6,22 +6,18 @@ Every case runs in a process of its own: it cannot be undone.
 from __future__ import annotations
 
 import itertools
-import json
-import os
 import pathlib
-import shutil
 from typing import Any
 
 import forked
 import numpy as np
 import pytest
 import tensorflow as tf
-from build_helpers import fake_tensorflow
 from op_calls import bits, call_of, small
 from tensorflow.python.eager import context, execute
 
 import tf_bn_ops
-from tf_bn_ops import _enable, _loader, _startup
+from tf_bn_ops import _enable
 from tf_bn_ops.spec import OPS
 
 
@@ -107,11 +103,6 @@ def before_and_after() -> dict[str, Any]:
         **{"before": before, "after": after, "ops": ops, "replaced": enabled.kernels},
         **{"difference": difference, "loaded": loaded},
     }
-
-
-def run(program: str, *arguments: str, **changes: str) -> Any:
-    """What a program prints, from JSON."""
-    return json.loads(forked.output(program, *arguments, **changes).splitlines()[-1])
 
 
 def is_training_in_float32(case: str) -> bool:
@@ -241,74 +232,6 @@ def test_the_variable_does_the_same():
     assert not_ours(after) == []
 
 
-HOOK = """
-import site, sys
-site.addsitedir(sys.argv[1])
-import json
-assert "tf_bn_ops" in sys.modules
-print(json.dumps([name for name in ("numpy", "tf_bn_ops._loader") if name in sys.modules]))
-"""
-
-
-@pytest.mark.parametrize("value", ["1", "keras", "a wrong word"])
-def test_the_startup_file_imports_no_numpy(startup_file, value):
-    """Variables such as OPENBLAS_NUM_THREADS count until NumPy is imported: the program sets them;
-    and NumPy's folder may be on the path by a file that Python reads later."""
-    assert run(HOOK, str(startup_file), TF_BN_OPS=value) == []
-
-
-REFUSED = """
-import json, os
-import tf_bn_ops
-reasons = []
-first = "import keras" if os.environ["TF_BN_OPS"] == "1" else "import tensorflow"
-for line in [first, "import tensorflow"]:
-    try:
-        exec(line)
-    except ImportError as error:
-        reasons.append(str(error))
-print(json.dumps(reasons))
-"""
-
-
-@pytest.mark.parametrize(
-    ("value", "sentence"),
-    [
-        ("1", "does not exist"),
-        ("kernals, keras", "TF_BN_OPS=kernals, keras has the word 'kernals': set it to 1 for "
-         "everything, to 0 for nothing, or to a list of kernels, keras and fuse, separated by "
-         "commas"),
-    ],
-)  # fmt: skip
-def test_every_import_fails_where_the_first_one_does(tmp_path, value, sentence):
-    shutil.copy(pathlib.Path(_loader.library_path()).parent / _loader.BUILD_INFO, tmp_path)
-    path = str(pathlib.Path(tf_bn_ops.__file__).parents[1])
-    if value != "1":  # Which TensorFlow does not matter, and this one is imported at once.
-        fake_tensorflow(tmp_path, tf.__version__)
-        path = f"{tmp_path}:{path}"
-    reasons = run(REFUSED, TF_BN_OPS=value, TF_BN_OPS_LIBRARY=str(tmp_path), PYTHONPATH=path)
-    assert len(reasons) == 2 and len({*reasons}) == 1
-    assert sentence in reasons[0] and "\n" not in reasons[0]
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        ("", []),
-        ("0", []),
-        ("False", []),
-        ("1", ["kernels", "keras", "fuse"]),
-        ("TRUE", ["kernels", "keras", "fuse"]),
-        ("keras", ["keras"]),
-        ("Fuse,kernels", ["kernels", "fuse"]),
-        (" kernels , keras ", ["kernels", "keras"]),
-    ],
-)
-def test_the_variable_lists_arguments(monkeypatch, value, words):
-    monkeypatch.setenv(_startup.VARIABLE, value)
-    assert [word for word, is_wanted in _startup.requested().items() if is_wanted] == words
-
-
 @pytest.mark.parametrize("minor", range(16, 22))
 def test_every_supported_tensorflow_is_known(minor):
     _enable.check_known(f"2.{minor}.1")
@@ -323,11 +246,3 @@ def test_what_is_not_possible_is_a_sentence_and_the_rest_is_done(monkeypatch, ca
     assert f"the kernels of TensorFlow {tf.__version__} cannot be replaced" in sentence
     assert (enabled.kernels, enabled.keras, enabled.fuse) == ((), True, False)
     assert sentence in caplog.text
-
-
-def test_a_missing_library_is_an_error(tmp_path, monkeypatch):
-    shutil.copy(os.path.join(os.path.dirname(_loader.library_path()), _loader.BUILD_INFO), tmp_path)
-    monkeypatch.setenv(_loader.LIBRARY_VARIABLE, str(tmp_path))
-    monkeypatch.setattr(_enable, "_replaced_kernels", _enable._replaced_kernels.__wrapped__)
-    with pytest.raises(_loader.LibraryError, match="does not exist"):
-        _enable.enable(keras=False, fuse=False)

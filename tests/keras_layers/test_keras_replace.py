@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_bn_ops import _ops
+from tf_bn_ops.generated import bindings
 from tf_bn_ops.keras import (
     BatchNormalization,
     batch_norm_report,
@@ -232,8 +232,10 @@ def test_it_learns_what_it_learned(make, when):
 
 
 def test_functions_of_a_compiled_model_are_traced_again(monkeypatch):
-    calls, op = [], _ops.fused_batch_norm_ex
-    monkeypatch.setattr(_ops, "fused_batch_norm_ex", lambda *a, **k: calls.append(1) or op(*a, **k))
+    calls, op = [], bindings.fused_batch_norm_ex
+    monkeypatch.setattr(
+        bindings, "fused_batch_norm_ex", lambda *a, **k: calls.append(1) or op(*a, **k)
+    )
     model, x = randomized(functional)
     model.compile("sgd", "mse")
     for change, fused in (

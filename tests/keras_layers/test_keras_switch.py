@@ -1,14 +1,10 @@
-"""enable(keras=True) and TF_BN_OPS: Keras' own layer on the fused ops, and back.
-
-What has to reach a whole process runs in a process of its own.
-"""
+"""enable(keras=True): Keras' own layer on the fused ops, and back."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 
-import forked
 import keras
 import numpy as np
 import pytest
@@ -130,40 +126,3 @@ def test_other_backends_are_refused(monkeypatch):
     (sentence,) = enable().refusals
     assert "because it runs on the backend jax" in sentence
     assert KERAS_LAYER.call is KERAS_CALL
-
-
-# ---- Programs that cannot be edited --------------------------------------------------------------
-
-
-STARTUP = """
-import os, site, sys
-site.addsitedir(sys.argv[1])
-value = os.environ["TF_BN_OPS"]
-assert "tensorflow" not in sys.modules and "keras" not in sys.modules
-assert "tf_bn_ops" in sys.modules
-{imports}
-import keras
-from tensorflow.python.framework import kernels
-found = kernels.get_registered_kernels_for_op("FusedBatchNormGradV3").kernel
-assert max(kernel.priority for kernel in found) == (value in ("kernels", "1"))
-layer = keras.layers.BatchNormalization()
-x = tf.ones([2, 3, 4, 5])
-graph = tf.function(lambda x: layer(x, training=True)).get_concrete_function(x).graph
-ops = [op.type for op in graph.get_operations()]
-assert ("TfBnOps>FusedBatchNormEx" in ops) == (value in ("keras", "1"))
-assert type(layer).call.__name__ == "call" and type(layer).__module__.startswith("keras.")
-"""
-IMPORTS = {
-    "TensorFlow first": "import tensorflow as tf",
-    "Keras first": "import keras; import tensorflow as tf",
-    "a part of Keras": "from keras.layers import Dense; import tensorflow as tf",
-}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("value", "imports"), [*zip(("kernels", "1", "keras"), IMPORTS, strict=True)]
-)
-def test_startup_file_reaches_programs_that_do_not_import_us(startup_file, value, imports):
-    program = STARTUP.format(imports=IMPORTS[imports])
-    forked.output(program, startup_file, TF_BN_OPS=value)

@@ -32,7 +32,7 @@ from op_calls import (
 from tensorflow.python.framework import kernels, op_def_registry
 
 import tf_bn_ops
-from tf_bn_ops import _loader, _ops, spec
+from tf_bn_ops import _loader, spec
 from tf_bn_ops.conformance.cases import contract, generate, mapping
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.cases.relations import table
@@ -40,6 +40,7 @@ from tf_bn_ops.conformance.execution import implementations, signatures, static_
 from tf_bn_ops.conformance.models import bounds, inputs
 from tf_bn_ops.conformance.models.formula_models import model_of
 from tf_bn_ops.conformance.verdict import judge
+from tf_bn_ops.generated import bindings
 from tf_bn_ops.harness.problems import Inputs
 from tf_bn_ops.spec import OPS
 
@@ -94,7 +95,7 @@ def test_the_op_def_of_a_twin_is_the_builtins_but_for_name_and_docs(op):
 @of_every_op
 def test_raw_ops_take_the_arguments_of_the_function_by_keyword_only(op):
     raw_op = getattr(tf_bn_ops.raw_ops, op.name)
-    function = getattr(_ops, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", op.name).lower())
+    function = getattr(bindings, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", op.name).lower())
     names = [*(arg.name for arg in op.inputs), *op.attrs, "name"]
     assert list(inspect.signature(function).parameters) == names
     assert list(inspect.signature(raw_op).parameters) == names

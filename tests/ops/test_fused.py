@@ -14,16 +14,17 @@ from call_places import DERIVATIVES, PLACES, in_while_loop
 
 import tf_bn_ops
 from tf_bn_ops import (
+    _arguments,
     _fused,
     _gradients,
     _loader,
-    _ops,
     _recording,
     _replicas,
     _split_gradients,
     _sync,
     _vectorize,
 )
+from tf_bn_ops.generated import bindings
 from tf_bn_ops.spec import (
     ACTIVATION_MODES,
     ACTIVATIONS,
@@ -517,7 +518,7 @@ def test_gradients_of_a_loop_of_control_flow_v1():
 @pytest.mark.parametrize(
     "module",
     [
-        *(_fused, _gradients, _ops, _recording, _replicas),
+        *(_arguments, _fused, _gradients, bindings, _recording, _replicas),
         *(_split_gradients, _sync, _vectorize),
     ],
     ids=lambda module: module.__name__,

@@ -12,7 +12,7 @@ import tensorflow as tf
 from op_calls import bits
 
 import tf_bn_ops
-from tf_bn_ops import _ops
+from tf_bn_ops.generated import bindings
 from tf_bn_ops.spec import OPS
 
 # ---- Loading -------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def test_more_than_2_to_the_31_elements(data_format):
     dy = tf.reshape(last + tf.constant(1, tf.bfloat16), shape)
     del last
     x = tf.ones(shape, tf.bfloat16)
-    result = _ops.fused_batch_norm_grad_v3(
+    result = bindings.fused_batch_norm_grad_v3(
         dy, x, one, zero, one, zero, epsilon=0.0, data_format=data_format
     )
     np.testing.assert_array_equal(result.offset_backprop, np.float32([m + 2]))

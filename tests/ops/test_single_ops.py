@@ -12,7 +12,8 @@ from op_calls import assert_all_pass, bits, call_of, small
 from test_every_op import of_every_twin
 
 import tf_bn_ops
-from tf_bn_ops import _gradients, _loader, _ops, raw_ops, spec
+from tf_bn_ops import _gradients, _loader, raw_ops, spec
+from tf_bn_ops.generated import bindings
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.spec import DTYPES, OPS, SMOOTH_ACTIVATIONS, VIEW
 from tf_bn_ops.spec.ops import BATCH_NORM
@@ -349,7 +350,7 @@ def test_gradients_of_gathered_statistics():
     inputs = [tf.constant(means), tf.constant(m2s)]
 
     def gathered(means: Any, m2s: Any) -> Any:
-        found = _ops.batch_norm_gather_stats(counts, means, m2s)
+        found = bindings.batch_norm_gather_stats(counts, means, m2s)
         return tf.concat([found.mean, 3 * found.m2], 0)
 
     theory, numeric = tf.test.compute_gradient(gathered, inputs, delta=1e-5)
@@ -366,7 +367,7 @@ def test_gradients_of_gathered_statistics():
         assert not np.any(gradient[1])
 
 
-STATS = _ops.batch_norm_stats
+STATS = bindings.batch_norm_stats
 ONE, TWO = tf.ones([1], tf.float64), tf.ones([2], tf.float64)
 
 
@@ -378,7 +379,7 @@ def elements_of(**changed: Any) -> Any:
         "count": 8.0,
         **changed,
     }
-    return _ops.batch_norm_backward_elemt(**inputs)
+    return bindings.batch_norm_backward_elemt(**inputs)
 
 
 @pytest.mark.parametrize("in_graph", [False, True])
@@ -394,11 +395,11 @@ def elements_of(**changed: Any) -> Any:
         ),
         (lambda: elements_of(num_side_inputs=2), "num_side_inputs must be 0 or 1, not 2"),
         (
-            lambda: _ops.batch_norm_gather_stats(TWO, [TWO], [TWO]),
+            lambda: bindings.batch_norm_gather_stats(TWO, [TWO], [TWO]),
             "counts must have one element per row of means and m2s",
         ),
         (
-            lambda: _ops.batch_norm_gather_stats(ONE, [TWO], TWO),
+            lambda: bindings.batch_norm_gather_stats(ONE, [TWO], TWO),
             "m2s must have 2 dimensions, the replicas first",
         ),
     ],
@@ -412,7 +413,7 @@ def test_what_is_wrong_is_one_sentence(call, sentence, in_graph):
 @pytest.mark.parametrize("count", [-1.0, np.nan, np.inf])
 @pytest.mark.parametrize("jit_compile", [False, True] if WITH_XLA else [False])
 def test_a_count_that_is_none_is_one_sentence(count, jit_compile):
-    call = tf.function(_ops.batch_norm_gather_stats, jit_compile=jit_compile)
+    call = tf.function(bindings.batch_norm_gather_stats, jit_compile=jit_compile)
     with pytest.raises(tf.errors.InvalidArgumentError, match="counts must be finite and not nega"):
         call(
             tf.constant([3.0, count], tf.float64),
@@ -425,9 +426,9 @@ def test_lists_of_two_and_types_that_have_no_kernel():
     views = dict.fromkeys(("y_backprop", "x"), tf.ones([4, 2], tf.float64))
     v = {**views, **dict.fromkeys(("scale", "offset", "mean", "variance"), TWO)}
     with pytest.raises(ValueError, match="y is a list of at most one tensor, not of 2"):
-        _ops.batch_norm_backward_reduce(**v, y=[v["x"]] * 2)
+        bindings.batch_norm_backward_reduce(**v, y=[v["x"]] * 2)
     v["scale"] = tf.cast(v["scale"], tf.float32)
     with pytest.raises(TypeError, match="per-channel tensors of float64 with tensors of float64"):
-        _ops.batch_norm_backward_reduce(**v)
+        bindings.batch_norm_backward_reduce(**v)
     with pytest.raises(TypeError, match="epsilon must be a number, not EagerTensor"):
         elements_of(epsilon=tf.constant(1e-3))

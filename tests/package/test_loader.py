@@ -33,7 +33,7 @@ def refusal(finding: str | None = None) -> str:
     """The message with which load() refuses; an ImportError, in one line; of the doctor's findings
     the one with this name says the same."""
     with pytest.raises(_loader.LibraryError) as caught:
-        _loader.load()
+        _loader.wrappers()
     assert isinstance(caught.value, ImportError)
     message = str(caught.value)
     assert "\n" not in message
@@ -251,7 +251,7 @@ def test_the_kernels_of_a_package_for_several_are_found_without_tensorflow(
 
 def test_the_installation_is_one_value_and_loaded_once():
     here = _loader.installation()
-    assert _loader.installation() is here and _loader.load() is _loader.load()
+    assert _loader.installation() is here and _loader.wrappers() is _loader.wrappers()
     assert here.tensorflow is not None
     assert here.tensorflow.version == tensorflow_version()
     assert here.build["tensorflow_distribution"] == here.tensorflow.owner

@@ -19,7 +19,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tf_bn_ops import _arguments
-from tf_bn_ops._calls import load, with_epsilon_tensor
+from tf_bn_ops._arguments import with_epsilon_tensor
+from tf_bn_ops._loader import load
 from tf_bn_ops.spec import DataFormat
 
 if TYPE_CHECKING:

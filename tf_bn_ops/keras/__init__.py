@@ -7,6 +7,10 @@ does.
 Import this module before loading a saved model that holds `tf_bn_ops.keras.BatchNormalization`.
 """
 
+# First: at the end of this import TF_BN_OPS imports modules of this package, and another thread may
+# be there now; neither is to find one that waits for Keras.
+import keras  # noqa: F401
+
 from tf_bn_ops.keras._layer import BatchNormalization
 from tf_bn_ops.keras._replace import batch_norm_report, replace_batch_norm, restore_batch_norm
 from tf_bn_ops.keras._switch import disable

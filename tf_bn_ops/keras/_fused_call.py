@@ -16,10 +16,11 @@ import keras
 import tensorflow as tf
 from tensorflow.python.eager import record
 
-from tf_bn_ops import _loader, _ops, _replicas, _sync
+from tf_bn_ops import _loader, _replicas, _sync
 from tf_bn_ops._fused import activated, constant, fused_batch_norm
 from tf_bn_ops._gradients import in_xla
-from tf_bn_ops._ops import Activation
+from tf_bn_ops.generated import bindings
+from tf_bn_ops.generated.bindings import Activation
 from tf_bn_ops.spec import ACTIVATION_MODES, SMOOTH_ACTIVATIONS, DataFormat
 
 
@@ -43,6 +44,7 @@ _LAYOUTS = {
 
 _DTYPES = ("float32", "float16", "bfloat16")
 
+_loader.check_keras(keras)
 _PARENT_MOMENTS = keras.layers.BatchNormalization._moments
 
 
@@ -185,7 +187,7 @@ def _layout_of_call(layer: Any, inputs: Any) -> _Layout | None:
 def _has_xla_kernels() -> bool:
     """Without them training below XLA is left to Keras' formula: XLA computes the variance of
     TensorFlow's op as E[x^2] - E[x]^2, and at mean 100 and deviation 1 its y is off by 0.19."""
-    _ops.load()
+    _loader.load()
     return _loader.has_xla_kernels()
 
 
@@ -203,7 +205,7 @@ def _normalize(
         return behind.of(keras.ops.cast(y, layer.compute_dtype))
     side_inputs = [] if behind.side_input is None else [tf.cast(behind.side_input, x.dtype)]
     # Keras' moving averages are two outputs of the op, without Bessel's correction.
-    y, mean, variance, *_ = _ops.fused_batch_norm_ex(
+    y, mean, variance, *_ = bindings.fused_batch_norm_ex(
         _expanded(x, layout),
         *_vectors(layer),
         side_input=[_expanded(side_input, layout) for side_input in side_inputs],
@@ -249,7 +251,7 @@ def _synchronized(layer: Any, inputs: Any, mask: Any, behind: Behind) -> Any:
         weights = mask if _keras_weighs() else tf.cast(mask, tf.bool)
         statistics = _sync.global_statistics(x, -1, weights)
         # Statistics and y are of different samples, so they are differentiated apart.
-        y = _ops.batch_norm_elemt(
+        y = bindings.batch_norm_elemt(
             x,
             scale,
             offset,

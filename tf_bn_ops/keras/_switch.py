@@ -6,24 +6,22 @@ keras.layers.BatchNormalization and loads where this library is not.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from tf_bn_ops import _calls
 from tf_bn_ops.keras._fused_call import fused_call
 
 _LAYER = keras.layers.BatchNormalization
 
 
 def enable() -> None:
-    """Puts every `keras.layers.BatchNormalization` of this process on the fused ops."""
-    if is_enabled():
-        return
-    _calls.load()  # what is missing is reported here, and not by the first training step
-    _LAYER.call = _switched(_LAYER.call)
+    """Puts every `keras.layers.BatchNormalization` of this process on the fused ops; threads may
+    call it at the same time."""
+    _LAYER.call = _switched(_keras_call())
     # Hides what Layer.__init__ stores in the instance: with jit_compile="auto" XLA would compile
     # models with the layer.
     _LAYER.supports_jit = property(lambda layer: False, _store_supports_jit)
@@ -34,13 +32,19 @@ def disable() -> None:
 
     Functions that TensorFlow has traced in between stay on the fused ops.
     """
-    if is_enabled():
-        _LAYER.call = _LAYER.call.tf_bn_ops_replaces
+    _LAYER.call = _keras_call()
+    with contextlib.suppress(AttributeError):
         del _LAYER.supports_jit
 
 
 def is_enabled() -> bool:
     return hasattr(_LAYER.call, "tf_bn_ops_replaces")
+
+
+def _keras_call() -> Callable[..., Any]:
+    """Keras' own method, whether it is exchanged or not."""
+    call: Callable[..., Any] = getattr(_LAYER.call, "tf_bn_ops_replaces", _LAYER.call)
+    return call
 
 
 def _switched(parent_call: Callable[..., Any]) -> Callable[..., Any]:

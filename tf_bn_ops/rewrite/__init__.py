@@ -161,9 +161,9 @@ def unfuse(graph: Any, output: str | os.PathLike[str] | None = None) -> Any:
 
     Arguments, result and errors are those of `to_shim`; no other node is touched.
     """
-    from tf_bn_ops import _ops
+    from tf_bn_ops import _loader
 
-    _ops.load()  # A SavedModel lists the OpDefs that it uses.
+    _loader.load()  # A SavedModel lists the OpDefs that it uses.
     return _rewrite(graph, output, functools.partial(_graph.renamed, names=_UNFUSED))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tf_bn_ops import _ops
+from tf_bn_ops import _loader
 
 _SHAPES = "_output_shapes"
 
@@ -27,7 +27,7 @@ def rewrite(function: Any, transform: Callable[[Any], tuple[Any, int]]) -> Any:
 
     original = library_of(function)
     top = original.function[-1]
-    _ops.load()
+    _loader.load()
     library, _ = transform(original)
     for changed in library.function:
         for attrs in (*changed.arg_attr.values(), *changed.node_def):

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from tf_bn_ops import _graph_fusion
+from tf_bn_ops import _loader
 from tf_bn_ops.rewrite import _graph
 
 
@@ -176,7 +176,7 @@ def _fuse_graph(graph_def: Any, keep: Iterable[str]) -> list[Fusion]:
     """Replaces a GraphDef by what `tfbn_fuse_graph` makes of it."""
     from google.protobuf import message as protobuf_message
 
-    library = _graph_fusion.library()
+    library = _loader.optimizer()
     try:
         data = graph_def.SerializeToString()
     except (protobuf_message.EncodeError, ValueError) as error:

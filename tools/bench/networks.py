@@ -163,7 +163,7 @@ class Server:
         Raises:
           ValueError: a batch norm cannot be replaced by this library's, or none is fused.
         """
-        from tf_bn_ops import _graph_fusion
+        from tf_bn_ops import _enable
         from tf_bn_ops.keras import batch_norm_report, replace_batch_norm
 
         rng = np.random.default_rng(_SEED)
@@ -179,17 +179,17 @@ class Server:
         }
         if unfused := batch_norm_report(models[OURS]).unfused:
             raise ValueError(f"not all batch norms are this library's: {unfused}")
-        before = _graph_fusion.fused_so_far()
+        before = _enable.fused_so_far()
         kept: dict[str, int] = {}
         self.steps = {}
         for variant, model in models.items():
-            _graph_fusion.set_enabled(variant == FUSED)  # Graphs that have run stay as they are.
+            _enable.set_fusion(variant == FUSED)  # Graphs that have run stay as they are.
             self.steps[variant] = training_step(model, images, labels)
             if variant in (KERAS, FUSED):
                 kept[variant] = kept_bytes(self.steps[variant], batch, side)
             for _ in range(_WARM_UP_STEPS):
                 self.steps[variant]()
-        if _graph_fusion.fused_so_far() == before:
+        if _enable.fused_so_far() == before:
             raise ValueError("no batch norm is fused with the activation behind it")
         return kept
 
