@@ -47,7 +47,7 @@ from tf_bn_ops.conformance.reports import merge, terminal
 from tf_bn_ops.conformance.reports import record as record_lib
 from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.settings import Settings
-from tf_bn_ops.harness import machine, problems
+from tf_bn_ops.harness import builtin, machine, problems
 from tf_bn_ops.harness.problems import Inputs
 from tf_bn_ops.harness.processes import WorkerError
 
@@ -101,6 +101,8 @@ class _Run:
     def run(self) -> int:
         """Runs the cases, prints and writes the reports; returns the exit status."""
         self._started = started = time.monotonic()
+        if note := builtin.switch_note():
+            terminal.say(self._console, note)
         self._workers = [self._worker(self._candidate)]
         try:
             self._judge_contract()
