@@ -157,7 +157,7 @@ def _print_overview(console: Console, record: dict[str, Any]) -> None:
     if case := overview.smallest(record):
         say(console, f"the smallest failing program, of {case['case']}:\n")
         say(console, case["script"])
-    say(console, overview.covered(record))
+    say(console, overview.covered(record["coverage"]))
     for sentence in overview.not_covered(record):
         say(console, f"not covered: {sentence}")
     console.print()
