@@ -313,6 +313,27 @@ def test_a_quick_run(tmp_path, monkeypatch, capsys):
     assert "NHWC" in run.rows[3].refused["eigen"] and "eigen" in run.rows[2].ratios
 
 
+@pytest.mark.parametrize("switched", [False, True])
+def test_tensorflow_is_measured_with_its_own_kernels(switched, monkeypatch, tmp_path):
+    """Also where TF_BN_OPS is exported; where a site switches this library on, it is left out."""
+    monkeypatch.setenv("TF_BN_OPS", "1")
+    if switched:
+        enable = "lambda: __import__('tf_bn_ops').enable(keras=False)"
+        (tmp_path / "sitecustomize.py").write_text(
+            f"from tf_bn_ops import _startup\n_startup.call_after_import('tensorflow', {enable})\n"
+        )
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    handle = bench_worker.Worker("tensorflow", 1)
+    try:
+        if switched:
+            with pytest.raises(bench_worker.WorkerError, match="does not run TensorFlow's kernels"):
+                handle.process.wait_until_ready()
+        else:
+            handle.process.wait_until_ready()
+    finally:
+        handle.process.close()
+
+
 def test_a_worker_that_dies_is_reported_and_restarted():
     handle = bench_worker.Worker("memory_bandwidth", 1)
     try:

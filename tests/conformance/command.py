@@ -81,7 +81,7 @@ def record_of(*cases: dict[str, Any]) -> dict[str, Any]:
     return {
         "schema": record.VERSION, "command": "python -m tf_bn_ops conformance",
         "replay": "python -m tf_bn_ops conformance --repro", "date": "2026-01-01T00:00:00Z",
-        "seconds": 1.0, "settings": settings, "shard": None, "total": len(cases),
+        "seconds": 1.0, "settings": settings, "total": len(cases),
         "versions": {"tensorflow": "2.21.0"}, "machines": [machine],
         "candidate": {"ops": "vendor:ops", "digest": "5e" * 32, "mapped": []},
         "implementations": ["candidate", "onednn", "eigen"], "divergences": [], "coverage": [],

@@ -68,7 +68,6 @@ SMALL = "FusedBatchNormV3,float32,NHWC,{},training,normal,batch,eps={},eager,see
         ([LIBRARY, "--map=A=B"], "'B' is not one of"),
         ([LIBRARY, "--map=A=FusedBatchNormGrad", "--candidate=os"], "either --candidate or --lib"),
         ([LIBRARY, "--mapping=/nowhere.toml"], "cannot read the mapping file"),
-        *((["--shard=" + shard], "--shard takes i/n") for shard in ("3/2", "0/2", "x")),
         *(
             ([*words, f"--{kind}=/proc/none/run"], "cannot write /proc/none/run")
             for words in ([], ["merge"])

@@ -2,7 +2,7 @@
 
 usage: python -m tf_bn_ops conformance [flags]
        python -m tf_bn_ops conformance export [flags] DIR
-       python -m tf_bn_ops conformance merge FILE.json ... [--json --junit --html]
+       python -m tf_bn_ops conformance merge FILE.json [--json --junit --html]
 
 Exit status: 0 all cases passed, 1 a case failed, 2 wrong usage, a missing part, or a report that
 cannot be written.
@@ -43,11 +43,11 @@ from tf_bn_ops.conformance.flags import VALUES as _FLAGS
 from tf_bn_ops.conformance.minimize import program, shrink
 from tf_bn_ops.conformance.models.formula_models import fill
 from tf_bn_ops.conformance.models.inputs import as_given
-from tf_bn_ops.conformance.reports import merge, shards, terminal
+from tf_bn_ops.conformance.reports import merge, terminal
 from tf_bn_ops.conformance.reports import record as record_lib
 from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.settings import Settings
-from tf_bn_ops.harness import machine, problems
+from tf_bn_ops.harness import builtin, machine, problems
 from tf_bn_ops.harness.problems import Inputs
 from tf_bn_ops.harness.processes import WorkerError
 
@@ -64,7 +64,6 @@ class _Run:
         self._saves_rstd = False  # By which convention training is judged.
         self._entries = flags.mapped_ops()
         self._kinds = flags.kinds()
-        self._shard = flags.shard()
         self._candidate = flags.candidate(self._entries)
         self._repro = None
         if _FLAGS.repro is not None:
@@ -102,6 +101,8 @@ class _Run:
     def run(self) -> int:
         """Runs the cases, prints and writes the reports; returns the exit status."""
         self._started = started = time.monotonic()
+        if note := builtin.switch_note():
+            terminal.say(self._console, note)
         self._workers = [self._worker(self._candidate)]
         try:
             self._judge_contract()
@@ -111,25 +112,19 @@ class _Run:
             for worker in self._workers:
                 worker.wait_until_ready()
             facts = self._workers[0].facts
-            whole = self._cases(facts)
-            if not whole:
+            cases = self._cases(facts)
+            if not cases:
                 raise UsageError("these flags select no case: a run without any proves nothing")
-            chosen = (self._shard or shards.Shard(1, 1)).of(whole, _FLAGS.seed)
-            if not chosen:
-                raise UsageError(
-                    f"--shard={_FLAGS.shard} has none of the {len(whole)} cases, which proves "
-                    f"nothing: make at most {len(whole)} shards"
-                )
             for worker in self._workers:
-                worker.expect({mode for _, case in chosen for mode in case.execution_modes})
-            found = self._judge(chosen)
+                worker.expect({mode for case in cases for mode in case.execution_modes})
+            found = self._judge(cases)
             self._add_programs(found)
             record = {
                 **self._circumstances(facts),
                 "seconds": round(time.monotonic() - started, 3),
-                "total": len(whole),
+                "total": len(cases),
                 "divergences": record_lib.of_divergences(self._settings.known),
-                "coverage": self._coverage([case for _, case in chosen[: len(found)]]),
+                "coverage": self._coverage(cases[: len(found)]),
                 "cases": found,
             }
             return merge.report(self._console, record, _FLAGS)
@@ -223,16 +218,15 @@ class _Run:
             *foreign,
         ]
 
-    def _judge(self, chosen: Sequence[tuple[int, Case]]) -> list[dict[str, Any]]:
+    def _judge(self, cases: Sequence[Case]) -> list[dict[str, Any]]:
         """Runs and judges cases; their entries of the record."""
         found = []
-        cases = (case for _, case in chosen)
         results = runner.run(cases, self._fill, self._workers, self._settings)
         shown = rich.progress.track(
-            results, "conformance", total=len(chosen), console=self._console, transient=True,
+            results, "conformance", total=len(cases), console=self._console, transient=True,
             disable=not self._console.is_terminal,
         )  # fmt: skip
-        for (index, _), result in zip(chosen, shown, strict=False):
+        for index, result in enumerate(shown):
             found.append(record_lib.of_result(index, result))
             if _FLAGS.repro is not None:
                 terminal.print_details(self._console, result)
@@ -291,7 +285,6 @@ class _Run:
             },
             "machines": [{**machine.hardware(), "gpus": list(facts.get("gpus", ()))}],
             "candidate": self._judged(),
-            "shard": dataclasses.asdict(self._shard) if self._shard else None,
             "implementations": [worker.name for worker in self._workers],
         }
 

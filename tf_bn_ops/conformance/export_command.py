@@ -2,8 +2,9 @@
 
 usage: python -m tf_bn_ops conformance export [flags] DIR
 
---cases, --seed, --ops, --dtypes, --layouts, --modes and --bounds (default: float32) mean what they
-mean in a run; cases of more than 20,000 elements are left out. Then, anywhere that has NumPy:
+The flags mean what they mean in a run, with 500 --cases and the --bounds float32 unless they are
+given; the number of elements is the smallest with which cases have the same pairs. Then, anywhere
+that has NumPy:
 
        python DIR/judge.py RESULTS
 
@@ -13,27 +14,33 @@ DIR/cases.json says what the files are; docs/conformance.md describes it.
 from __future__ import annotations
 
 import json
-import math
 import pathlib
 import shutil
 from collections.abc import Sequence
 from typing import Any
 
+import absl.flags
 import numpy as np
 
 from tf_bn_ops import _command, spec
 from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance import flags
-from tf_bn_ops.conformance.cases import generate
+from tf_bn_ops.conformance.cases import coverage, generate
 from tf_bn_ops.conformance.cases.case import Case
-from tf_bn_ops.conformance.cases.execution_modes import MOST_CONSTANT
 from tf_bn_ops.conformance.models import bounds, portable_judge
 from tf_bn_ops.conformance.models.formula_models import model_of
 from tf_bn_ops.conformance.models.inputs import as_given
+from tf_bn_ops.conformance.reports import overview
 from tf_bn_ops.conformance.verdict import judge
 
-_FLAGS = flags.VALUES  # Those of a run.
+# Of the flags of a run those that say which cases there are, and what is right.
+_FLAGS = absl.flags.FlagValues()
+for _name in ("cases", "seed", *flags.SELECTION, "bounds"):
+    _FLAGS[_name] = flags.VALUES[_name]
 _DEFAULT_CASES = 500
+# Cases of more elements get the smallest shape that has the same pairs: 84 of 500, 7 million
+# elements together, of up to 132,225 (32,769 channels are a level).
+_USUAL_ELEMENTS = 20_000
 _TYPES = {"bfloat16": np.uint16}  # NumPy's files have no bfloat16: its bits.
 
 
@@ -83,19 +90,23 @@ def _body(folders: Sequence[str]) -> int:
     to = pathlib.Path(folders[0])
     if to.exists() and any(to.iterdir()):
         raise UsageError(f"{to} is not empty: name a new folder")
+    flags.VALUES.mark_as_parsed()
+    count = _FLAGS.cases if _FLAGS["cases"].present else _DEFAULT_CASES
+    profile = bounds.PROFILES[_FLAGS.bounds if _FLAGS["bounds"].present else "float32"]
+    combos = flags.combinations()
+    cases = list(generate.generate(count, _FLAGS.seed, combos, _USUAL_ELEMENTS))
+    if not cases:
+        raise UsageError("--cases=0 writes no case: a judge of none proves nothing")
     to.mkdir(parents=True, exist_ok=True)
-    values = _FLAGS
-    count = values.cases if values["cases"].present else _DEFAULT_CASES
-    profile = bounds.PROFILES[values.bounds if values["bounds"].present else "float32"]
-    drawn = list(generate.generate(count, values.seed, flags.combinations()))
-    kept = [case for case in drawn if math.prod(case.shape) <= MOST_CONSTANT]
-    entries = [write(case, f"{i:05}", to, profile) for i, case in enumerate(kept)]
-    head = {"schema": portable_judge.SCHEMA, "bounds": profile.name, "seed": values.seed}
+    entries = [write(case, f"{i:05}", to, profile) for i, case in enumerate(cases)]
+    head = {"schema": portable_judge.SCHEMA, "bounds": profile.name, "seed": _FLAGS.seed}
     text = json.dumps({**head, "cases": entries}, indent=1)
     (to / "cases.json").write_text(text + "\n", encoding="utf-8")
     shutil.copy(portable_judge.__file__, to / "judge.py")
-    left = len(drawn) - len(kept)
-    print(f"{len(kept)} cases in {to}, {left} of more than {MOST_CONSTANT} elements left out")
+    pairs = [of_op.of_record() for of_op in coverage.of_cases(combos, cases).values()]
+    print(f"{len(cases)} cases in {to}; {overview.covered(pairs)}")
+    for sentence in overview.missing_pairs(pairs):
+        print(f"not covered: {sentence}")
     print(f"judge results with: python {to / 'judge.py'} RESULTS")
     return 0
 
@@ -106,4 +117,5 @@ def main(argv: Sequence[str]) -> int:
     try:
         return _command.run(argv, __doc__, _FLAGS, lambda: _body(folders), (), folders)
     finally:
-        _FLAGS.unparse_flags()
+        for values in (_FLAGS, flags.VALUES):
+            values.unparse_flags()

@@ -21,7 +21,6 @@ from tf_bn_ops.conformance.execution import implementations
 from tf_bn_ops.conformance.execution.implementations import Implementation
 from tf_bn_ops.conformance.models import bounds
 from tf_bn_ops.conformance.reports import merge
-from tf_bn_ops.conformance.reports.shards import Shard
 
 # Some 12 minutes of processor time; a new op adds cases of its own and takes none from the others.
 DEFAULT_CASES = generate.cases_with_every_kind(generate.combinations())
@@ -103,7 +102,6 @@ flags.DEFINE_float(
     lower_bound=0, upper_bound=2**20, flag_values=VALUES,
 )  # fmt: skip
 flags.DEFINE_boolean("x", False, "Ends with the first case that fails.", flag_values=VALUES)
-_string("shard", None, "i/n: runs the i-th of n parts of the cases; merge combines their --json.")
 _string(
     "execution_modes",
     "default",
@@ -221,11 +219,6 @@ def profile() -> bounds.Profile:
         elif VALUES.library is not None or VALUES.candidate != implementations.OWN_OPS:
             name = "float32"
     return bounds.PROFILES[name]
-
-
-def shard() -> Shard | None:
-    """The part of the run, None for all of it."""
-    return Shard.parse(VALUES.shard) if VALUES.shard is not None else None
 
 
 def replay_command() -> str:

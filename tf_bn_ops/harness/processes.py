@@ -28,6 +28,8 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
+from tf_bn_ops import _startup
+
 _PACKAGE_PARENT = str(pathlib.Path(__file__).resolve().parents[2])
 # Seconds that the libraries of a process may take to load; TensorFlow takes 3 to 5 when idle.
 _START_TIMEOUT = 180.0
@@ -70,7 +72,8 @@ class Process:
           name: what errors call it.
           module: the module that is run.
           arguments: its arguments.
-          environment: variables that differ from this process's; None takes one away.
+          environment: variables that differ from this process's; None takes one away. TF_BN_OPS
+            is taken away unless it is here: references would run this library's kernels.
           memory: bytes of data that it may have; 0: no limit. Code, files and memory that is only
             reserved do not count, so that a process with a GPU, which reserves terabytes, can be
             limited.
@@ -89,7 +92,11 @@ class Process:
         self._connection, theirs = Pipe()
         self._mark = self._log_size()
         paths = [_PACKAGE_PARENT, os.environ.get("PYTHONPATH", "")]
-        changed = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), **self._environment}
+        changed: dict[str, str | None] = {
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            _startup.VARIABLE: None,
+            **self._environment,
+        }
         environment = {k: v for k, v in {**os.environ, **changed}.items() if v is not None}
         self._process = subprocess.Popen(
             [

@@ -25,7 +25,7 @@ from bench.bench_worker import Worker, WorkerError  # noqa: E402
 from bench.libraries import CANDIDATE, ENTRIES, MEMORY_BANDWIDTH  # noqa: E402
 from bench.rows import UsageError  # noqa: E402
 from tf_bn_ops import _command, _loader, spec  # noqa: E402
-from tf_bn_ops.harness import machine  # noqa: E402
+from tf_bn_ops.harness import builtin, machine  # noqa: E402
 
 OUT = ROOT / "bench-results" / "results.json"
 # What flags choose from, and take all of unless they are given.
@@ -149,6 +149,8 @@ def _measured(argv: Sequence[str]) -> int:
         run = results.load(pathlib.Path(flags.load))
     else:
         _loader.library_path()  # Fails early where it is not built.
+        if note := builtin.switch_note():
+            print(note, file=sys.stderr)
         words = [shlex.quote(word) for word in argv if word != "--record"]
         run = _run(flags, f'make bench ARGS="{" ".join(words)}"')
         results.save(run, OUT)

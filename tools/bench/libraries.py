@@ -25,7 +25,7 @@ import numpy as np
 
 from bench.rows import EPSILON, Row
 from tf_bn_ops import spec
-from tf_bn_ops.harness import c_abi
+from tf_bn_ops.harness import builtin, c_abi
 
 Call = Callable[[], Any]
 Arrays = dict[str, np.ndarray]
@@ -94,6 +94,8 @@ class TensorFlow:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         self._tf, self._module = tf, importlib.import_module(module)
         self._ops, self._is_peer = self._module.raw_ops, module == "tensorflow"
+        if self._is_peer:
+            builtin.check_kernels()
         self.facts = {"tensorflow": tf.__version__}
 
     def load(self, tensors: Arrays) -> None:

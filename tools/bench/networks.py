@@ -18,6 +18,7 @@ import numpy as np
 
 from bench.bench_worker import CallError, Worker, serve
 from bench.results import FUSED, IDENTITY, KERAS, OURS, VARIANTS, WITHOUT_BOTH, NetworkMeasurement
+from tf_bn_ops.harness import builtin
 
 # Name -> class of keras.applications.
 NETWORKS = {
@@ -155,6 +156,7 @@ class Server:
         import tensorflow as tf
 
         del name
+        builtin.check_kernels()  # Keras' batch norm is one of the copies.
         tf.config.threading.set_intra_op_parallelism_threads(threads)
 
     def prepare(self, name: str, batch: int, side: int) -> dict[str, int]:

@@ -1,11 +1,18 @@
-"""tf_bn_ops/harness/processes.py: answers, errors, and how a dead process is reported."""
+"""tf_bn_ops/harness: how processes answer, fail and die; references run TensorFlow's kernels."""
 
 import os
 import pathlib
+import re
+import shutil
+import sys
 
 import pytest
 
+from tf_bn_ops import _loader
+from tf_bn_ops.conformance.execution import workers
+from tf_bn_ops.conformance.execution.implementations import builtin, on_device
 from tf_bn_ops.harness import processes
+from tf_bn_ops.harness.builtin import switch_note
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -73,3 +80,45 @@ def test_other_systems_lack_calls_of_linux(child, monkeypatch, tmp_path):
     process = child(memory=1 << 30)
     with pytest.raises(processes.Died, match="out of memory"):
         _ask(process, "allocate")
+
+
+# A site that switches this library on, as TF_BN_OPS does, but without it.
+SWITCHED_SITE = """
+import tf_bn_ops
+from tf_bn_ops import _loader, _startup
+_startup.call_after_import("tensorflow", lambda: {})
+"""
+EIGEN, ON_DEVICE = builtin("eigen", "eigen"), on_device("CPU:0", None)
+
+
+@pytest.mark.parametrize(
+    ("reference", "site", "why"),
+    [
+        (EIGEN, "", ""),
+        (EIGEN, "tf_bn_ops.enable(kernels=False, keras=False)", "_optimizer.so is loaded"),
+        (ON_DEVICE, "tf_bn_ops.enable(fuse=False, keras=False)", "_override.so is loaded"),
+        (EIGEN, "tf_bn_ops.load() and _loader.load_kernels({!r})", "has a kernel of priority 1"),
+    ],
+)
+def test_a_reference_proves_that_its_kernels_are_tensorflows(
+    reference, site, why, monkeypatch, tmp_path
+):
+    """With TF_BN_OPS exported, which is taken away; what else switches it on is refused."""
+    monkeypatch.setenv("TF_BN_OPS", "1")
+    assert switch_note().startswith("TF_BN_OPS=1 is set: ")
+    if site:
+        copy = shutil.copy(_loader.installation().path(_loader.OVERRIDE_LIBRARY), tmp_path / "a.so")
+        text = SWITCHED_SITE.format(site.format(str(copy)))
+        (tmp_path / "sitecustomize.py").write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    worker = workers.Worker(reference)
+    try:
+        if site:
+            refusal = rf"does not run TensorFlow's kernels \(.*{re.escape(why)}\)"
+            with pytest.raises(processes.WorkerError, match=refusal):
+                worker.wait_until_ready()
+        else:
+            worker.wait_until_ready()
+    finally:
+        worker.close()

@@ -1,13 +1,11 @@
-"""Reports: the record of a run, JSON, JUnit XML, the HTML page, shards and their merger.
+"""Reports: the record of a run, JSON, JUnit XML, the HTML page.
 
 Runs go through the command line with NumPy kernels in place of the processes that run TensorFlow.
 """
 
-import copy
 import functools
 import html.parser
 import json
-import re
 import xml.etree.ElementTree as ET
 
 import command
@@ -15,16 +13,13 @@ import numpy as np
 import numpy_kernels
 import pytest
 
-from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance import conformance_command
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE
 from tf_bn_ops.conformance.flags import DEFAULT_SEED
-from tf_bn_ops.conformance.reports import junit, overview, page, record, shards, summary
+from tf_bn_ops.conformance.reports import junit, overview, page, record, summary
 from tf_bn_ops.conformance.verdict import divergences
 
 FLAGS = ("--kinds=random", "--ops=V2,V3", "--cases=42", "--candidate=numpy:kernels", "--shrink=1")
-# What two runs of the same cases may differ in.
-CIRCUMSTANCES = ("seconds", "date", "command")
 
 
 class _Worker(numpy_kernels.KernelRunner):
@@ -71,10 +66,6 @@ def right(tmp_path_factory):
     status, files, printed = _run(tmp_path_factory.mktemp("right"), *FLAGS)
     assert status == 0
     return files, printed
-
-
-def _like(record_of_a_run):
-    return {k: v for k, v in record_of_a_run.items() if k not in CIRCUMSTANCES}
 
 
 def test_json_holds_every_case_and_is_read_back(right):
@@ -263,94 +254,22 @@ def test_rounding_in_the_file_acquits_nobody():
     assert record._rounded(np.inf) is None
 
 
-@pytest.mark.long
-def test_merged_shards_are_the_whole_run(run):
-    """Also where cases fail; shards in any order."""
-    _, files, whole_printed = run(*FLAGS, worker=_Wrong, name="whole")
-    whole = record.load(files["json"])
-    parts, total = [], 0
-    for i in (3, 1, 2):
-        _, files, printed = run(*FLAGS, f"--shard={i}/3", worker=_Wrong, name=f"shard{i}")
-        assert f"shard {i} of 3" in printed
-        parts.append(files["json"])
-        total += len(record.load(files["json"])["cases"])
-    assert total == 42
-    status, files, printed = run("merge", *map(str, parts), name="merged")
-    assert status == 1
-    merged = record.load(files["json"])
-    assert _like(merged) == _like(whole)
-    assert "--shard" not in merged["command"]
-    # All that is printed, but for the last line, which has the seconds.
-    assert printed.splitlines()[:-1] == whole_printed.splitlines()[:-1]
-    assert ET.parse(files["junit"]).getroot().get("tests") == "42"
-    # And from one file of a whole run come its other reports.
-    status, again, _ = run("merge", str(files["json"]), name="again")
-    assert status == 1
-    assert again["html"].read_text() == files["html"].read_text()
-
-
-def test_shards_are_disjoint_and_balanced():
-    items = list(range(1000))
-    parts = [shards.Shard(i, 7).of(items, seed=5) for i in range(1, 8)]
-    assert sorted(i for part in parts for i, _ in part) == items
-    assert all(part == sorted(part) and all(i == item for i, item in part) for part in parts)
-    assert {len(part) for part in parts} <= {142, 143}
-    # Cases repeat in a rhythm (one of 70 is large): no shard may get all of them.
-    assert all(sum(i % 70 == 33 for i, _ in part) < 8 for part in parts)
-    assert shards.Shard(1, 1).of(items, seed=5) == list(enumerate(items))
-
-
-@pytest.fixture(scope="module")
-def shards_of_two(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("shards")
-    flags = ("--ops=V2", "--kinds=random", "--cases=4", "--candidate=numpy:kernels")
-    ran = [_run(folder, *flags, f"--shard={i}/2", name=str(i)) for i in (1, 2)]
-    files = [files["json"] for _, files, _ in ran]
-    assert [*(status for status, *_ in ran), _run(folder, "merge", *files)[0]] == [0, 0, 0]
-    return [(file.name, record.load(file)) for file in files]
-
-
-@pytest.fixture
-def two(shards_of_two):
-    """The records of two shards of a small run, which is right, as the merged one is."""
-    return copy.deepcopy(shards_of_two)
-
-
-def _changed(name, change):
-    def apply(pair):
-        pair[1][1][name] = change(pair[1][1][name])
-        return pair
-
-    return apply
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda pair: [], "nothing to merge"),
-        (lambda pair: pair[:1], "missing: the shards 2/2"),
-        (lambda pair: [pair[0], pair[0]], "1.json and 1.json are both shard 1/2"),
-        (_changed("shard", lambda _: None), "2.json is no shard"),
-        (_changed("shard", lambda _: {"index": 2, "count": 3}), "one of 2 shards, 2.json one of 3"),
-        (_changed("settings", lambda s: {**s, "seed": 9}), "settings: seed 1 and 9"),
-        (_changed("versions", lambda v: {**v, "tensorflow": "1.0"}), "tensorflow '0.0' and '1.0'"),
-        (_changed("candidate", lambda c: {**c, "digest": "f00"}), "digest None and 'f00'"),
-        (_changed("cases", lambda c: c[:1]), "do not hold the 4 cases"),
-    ],
-)  # fmt: skip
-def test_what_is_not_one_run_is_refused(two, change, message):
-    with pytest.raises(UsageError, match=re.escape(message)):
-        shards.merge(change(two))
+def test_a_record_gives_the_reports_of_its_run(run):
+    """All that was printed, and the page, also where cases fail."""
+    status, files, printed = run(*FLAGS, worker=_Wrong)
+    again = run("merge", str(files["json"]), name="again")
+    assert (again[0], again[2]) == (status, printed) == (1, printed)
+    assert all(again[1][kind].read_text() == file.read_text() for kind, file in files.items())
 
 
 def test_refusal_is_one_sentence_and_status_2(run, tmp_path):
     broken = tmp_path / "broken.json"
     broken.write_text(f'{{"schema": {record.VERSION}}}')
     for flags, message in (
-        (["merge"], "nothing to merge"),
+        (["merge"], "name the JSON file of one run"),
+        (["merge", str(broken), str(broken)], "name the JSON file of one run"),
         (["merge", str(broken)], "should have the fields"),
         (["merge", "/nowhere.json"], "/nowhere.json is no record"),
-        ([*FLAGS, "--shard=43/43"], "--shard=43/43 has none of the 42 cases"),
         ([*FLAGS, "--kinds=contract", "--cases=0"], "these flags select no case"),
     ):
         status, _, printed = run(*flags)
@@ -366,7 +285,7 @@ def test_a_record_with_something_else_in_it_is_one_sentence(run):
     for where, value in (
         ((), None), ((), []), (("cases",), None), (("cases",), [None]),
         (("machines",), None), (("machines",), [[]]), (("candidate", "mapped"), None),
-        (("shard",), [1, 2]), (("shard",), {}), ((*case, "implementations"), []), (path, None),
+        ((*case, "implementations"), []), (path, None),
         ((*path, "outputs"), None), ((*path, "departures"), [1]), ((*case, "failures"), None),
         (("schema",), 99),
     ):  # fmt: skip
@@ -385,29 +304,17 @@ def test_a_record_with_something_else_in_it_is_one_sentence(run):
         assert len(done.stderr.splitlines()) == 1
 
 
-def test_only_the_whole_run_can_tell_that_a_divergence_is_stale(two):
+def test_a_known_divergence_that_no_case_shows_fails_the_run(right):
+    read = record.load(right[0]["json"])
     entry = {
         "name": "gone", "what": "error", "reason": "it was", "may_hide": False,
-        "covered": 2, "shown": 0,
+        "covered": 4, "shown": 0,
     }  # fmt: skip
-    for _, part in two:
-        part["divergences"] = [dict(entry)]
-        assert record.passed(part)
-    merged = shards.merge(two)
-    assert merged["divergences"] == [{**entry, "covered": 4}]
-    assert not record.passed(merged)
-    assert ET.fromstring(junit.of_record(merged)).get("failures") == "1"
-    assert "stale: 0 of 4" in _Page(page.of_record(merged)).text
-    seen = copy.deepcopy(two)
-    seen[1][1]["divergences"][0]["shown"] = 1
-    assert record.passed(shards.merge(seen))
-
-
-def test_machines_of_a_cluster_are_all_listed(two):
-    two[1][1]["machines"][0]["cpu"] = "another processor"
-    merged = shards.merge(two)
-    assert [m["cpu"] for m in merged["machines"]][1:] == ["another processor"]
-    assert "another processor" in _Page(page.of_record(merged)).text
+    for change, passes in (({}, False), ({"shown": 1}, True), ({"may_hide": True}, True)):
+        read["divergences"] = [{**entry, **change}]
+        assert record.passed(read) == passes
+        assert ET.fromstring(junit.of_record(read)).get("failures") == str(int(not passes))
+        assert ("stale: 0 of 4" in _Page(page.of_record(read)).text) != passes
 
 
 def test_without_an_oracle_the_candidate_runs_alone(run):

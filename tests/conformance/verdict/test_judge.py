@@ -282,7 +282,7 @@ def _divergence(**changes):
 
 
 def _stale(register):
-    return bool(record.stale({"shard": None, "divergences": record.of_divergences(register)}))
+    return bool(record.stale({"divergences": record.of_divergences(register)}))
 
 
 def test_listed_divergence_is_no_failure():

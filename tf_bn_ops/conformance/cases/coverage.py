@@ -42,7 +42,7 @@ SIZES: dict[str, dict[str, tuple[int, int]]] = {
     }.items()
 }  # fmt: skip
 # Elements from which on two levels of sizes are not combined.
-_MOST_ELEMENTS = 200_000
+MOST_ELEMENTS = 200_000
 # Upper ends of the levels of epsilon.
 _EPSILONS = {"0": 0.0, "below 1e-6": 1e-6, "below 1e-2": 1e-2, "large": math.inf}
 # What is chosen for a case whose element type, layout, mode and kind are given.
@@ -123,7 +123,7 @@ class Coverage:
             (least, _), (other, most) = SIZES[f][a], SIZES[g][b]
             if f == "inner":
                 return least <= most or most == 0
-            return least * other <= _MOST_ELEMENTS
+            return least * other <= MOST_ELEMENTS
         if {f, g} <= {"dtype", "layout", "mode"}:
             at = [("dtype", "layout", "mode").index(factor) for factor in (f, g)]
             return any((combo[at[0]], combo[at[1]]) == (a, b) for combo in self._combos)

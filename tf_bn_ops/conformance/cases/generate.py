@@ -108,9 +108,12 @@ def combinations(
     ]
 
 
-def generate(count: int, seed: int, combos: Sequence[Combination] | None = None) -> Iterator[Case]:
+def generate(
+    count: int, seed: int, combos: Sequence[Combination] | None = None, largest: float = math.inf
+) -> Iterator[Case]:
     """`count` cases, the same for the same arguments on every machine.
 
+    Of cases with more than `largest` elements the shape is the smallest that has the same pairs.
     They go round over the combinations, so that a short run has each of them about equally often,
     and for each combination round over the kinds of inputs, starting anywhere. The rest of a case
     is chosen for pairs that no case of its op has had (coverage.py), and at random when all were.
@@ -135,8 +138,26 @@ def generate(count: int, seed: int, combos: Sequence[Combination] | None = None)
         case_rng = np.random.default_rng([seed, 1, i])
         of_case = covered[combos[which][0]]
         case = _draw(case_rng, combos[which], kind, i % _LARGE_EVERY == _LARGE_AT, of_case)
+        if math.prod(case.shape) > largest:
+            shape = _smaller(case_rng, case, int(largest))
+            case = dataclasses.replace(case, shape=shape)
         of_case.add(case)
         yield case
+
+
+def _smaller(rng: np.random.Generator, case: Case, largest: int) -> tuple[int, ...]:
+    """The smallest shape of the levels of a case; of levels that make no pair, one of at most
+    `largest` elements, with fewer rows."""
+    levels, sizes = coverage.SIZES.values(), coverage.sizes(case.shape, case.layout)
+    channels, inner, rows = (
+        max(least for least, _ in of_size.values() if least <= size)
+        for of_size, size in zip(levels, sizes, strict=True)
+    )
+    if channels * max(inner, rows) > coverage.MOST_ELEMENTS:
+        inner = inner if channels * inner <= largest else 1
+        rows = min(rows, max(1, largest // (channels * inner)) * inner)
+    rows = -(-rows // inner) * inner
+    return shapes.draw_of_levels(rng, case.layout, *((n, n) for n in (channels, inner, rows)))
 
 
 def cases_with_every_kind(combos: Sequence[Combination]) -> int:

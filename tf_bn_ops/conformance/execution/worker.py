@@ -24,7 +24,7 @@ from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases.mapping import OpMapping
 from tf_bn_ops.conformance.execution import devices, signatures, stateful
 from tf_bn_ops.conformance.execution.answer import Answer, combined, identical
-from tf_bn_ops.harness import processes
+from tf_bn_ops.harness import builtin, processes
 
 LIBRARY_PREFIX = "library:"
 PLUGIN_PREFIX = "plugin:"
@@ -303,7 +303,10 @@ def _describe(error: Exception) -> str:
 
 def _make(ops_name: str) -> tuple[dict[str, Any], Callable[[Any], Any]]:
     try:
-        executor = Executor(find_ops(ops_name))
+        ops = find_ops(ops_name)
+        if ops_name.startswith(("tensorflow", PLUGIN_PREFIX)):
+            builtin.check_kernels()
+        executor = Executor(ops)
         facts = executor.facts()
     except Exception as error:
         # The sentence names OPS; an import error needs no trace besides.

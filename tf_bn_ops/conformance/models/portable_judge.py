@@ -1,11 +1,12 @@
 """Judges results by the cases, right answers and bounds beside this file. It needs NumPy alone.
 
-usage: python judge.py RESULTS
+usage: python judge.py RESULTS [--without=OUTPUT,...]
 
 RESULTS has a folder for each case that was answered, named by its "id" in cases.json, with a file
 OUTPUT.npy for each output, in its shape and element type (bfloat16: its bits, as uint16). A case
-without a folder, or an output without a file, was not answered, which is counted. Exit status: 0
-all that was answered passed, 1 a case failed, 2 there is nothing to judge.
+without a folder was not answered, which is counted. A folder that is no case, and an output without
+a file, fail: --without names the outputs that a system does not have, or not in all cases. Exit
+status: 0 all that was answered passed, 1 a case failed, 2 nothing was judged.
 
 An element passes where |given - value| <= bound. NaN and infinity have to be where the right answer
 has them, either for the other unless the rule says otherwise; infinity is also right where the
@@ -14,6 +15,7 @@ answer and its bound exceed the type's largest number, and where the bound is in
 
 from __future__ import annotations
 
+import argparse
 import json
 import pathlib
 import sys
@@ -60,7 +62,14 @@ def wrong(
 
 def _fault(folder: pathlib.Path, results: pathlib.Path, role: str, output: dict[str, Any]) -> str:
     """What is wrong with an output, in one sentence, or nothing."""
-    given = np.load(results / f"{role}.npy", allow_pickle=False)
+    try:
+        given = np.load(results / f"{role}.npy", allow_pickle=False)
+        given.dtype, given.shape  # noqa: B018, an archive of arrays has neither.
+    except FileNotFoundError:
+        there = ", ".join(sorted(file.name for file in results.iterdir())) or "no file"
+        return f"{role} is missing: there is no {role}.npy in {results}, but {there}"
+    except Exception as error:  # Whatever is in the file.
+        return f"{role} is no array in NumPy's format ({' '.join(str(error).split())})"
     dtype = _STORED.get(output["dtype"], output["dtype"])
     if list(given.shape) != output["shape"] or given.dtype != dtype:
         return f"{role} is {given.dtype}{list(given.shape)} instead of {dtype}{output['shape']}"
@@ -79,46 +88,61 @@ def _fault(folder: pathlib.Path, results: pathlib.Path, role: str, output: dict[
     )
 
 
-def main(argv: list[str]) -> int:
+def _judge(here: pathlib.Path, results: pathlib.Path, without: set[str]) -> int:
     """Prints the verdict; returns the exit status."""
-    here = pathlib.Path(__file__).resolve().parent
-    if len(argv) != 2 or not pathlib.Path(argv[1]).is_dir():
-        print("usage: python judge.py RESULTS (a folder)", file=sys.stderr)
-        return 2
     run = json.loads((here / "cases.json").read_text(encoding="utf-8"))
     if run["schema"] != SCHEMA:
-        print(f"cases.json has format {run['schema']}, this is for {SCHEMA}", file=sys.stderr)
-        return 2
-    answered, missing, failed = 0, 0, []
+        raise ValueError(f"cases.json has format {run['schema']}, this is for {SCHEMA}")
+    cases = {case["id"]: case for case in run["cases"]}
+    if unknown := without - {role for case in cases.values() for role in case["outputs"]}:
+        raise ValueError(f"no case has an output {', '.join(sorted(unknown))}: see --without")
+    folders = sorted(f for f in results.iterdir() if f.is_dir() and f.name[0] not in "._")
+    strays = [folder.name for folder in folders if folder.name not in cases]
+    judged, failed = 0, []
     claims: dict[str, int] = {}
-    for case in run["cases"]:
-        results = pathlib.Path(argv[1]) / case["id"]
-        if not results.is_dir():
-            continue
-        answered += 1
-        there = {r: o for r, o in case["outputs"].items() if (results / f"{r}.npy").exists()}
-        missing += len(case["outputs"]) - len(there)
-        found = [_fault(here / case["id"], results, r, o) for r, o in there.items()]
-        found = [text for text in found if text]
-        failed += [(case, found)] if found else []
-        for text in found:
-            claims[text.split()[0]] = claims.get(text.split()[0], 0) + 1
-    passed = answered and not failed
+    for folder in (folder for folder in folders if folder.name in cases):
+        case = cases[folder.name]
+        there = {role for role in case["outputs"] if (folder / f"{role}.npy").exists()}
+        judged += len(there)
+        asked = {
+            role: output
+            for role, output in case["outputs"].items()
+            if role in there or role not in without or not there
+        }
+        found = [(r, _fault(here / folder.name, folder, r, o)) for r, o in asked.items()]
+        faults = [(role, text) for role, text in found if text]
+        failed += [(case, faults)] if faults else []
+        for role, _ in faults:
+            claims[role] = claims.get(role, 0) + 1
+    passed, answered = judged and not failed and not strays, len(folders) - len(strays)
     print(
         f"{'passed' if passed else 'FAILED'}: {len(failed)} of {answered} cases failed, "
-        f"{len(run['cases']) - answered} not answered (bounds {run['bounds']})"
+        f"{len(cases) - answered} not answered (bounds {run['bounds']})"
     )
-    if missing:
-        print(f"  {missing} outputs not answered in these cases")
+    print(f"  {judged} outputs judged" + f", without {', '.join(sorted(without))}" * bool(without))
+    for name in strays[:20]:
+        print(f"  {results / name} is no case: the ids in cases.json are the names of folders")
     for role, count in sorted(claims.items(), key=lambda item: -item[1]):
         print(f"  {role}: {count} cases")
-    for case, found in failed[:20]:
+    for case, faults in failed[:20]:
         print(f"FAIL {case['id']} {case['case']}")
-        for text in found:
+        for _, text in faults:
             print(f"  {text}")
-    if not answered:
+    return (0 if passed else 1) if judged else 2
+
+
+def main(argv: list[str]) -> int:
+    """Runs the command; returns the exit status."""
+    parser = argparse.ArgumentParser("judge.py", "python judge.py RESULTS [--without=OUTPUT,...]")
+    parser.add_argument("results", type=pathlib.Path, help="a folder with a folder for each case")
+    parser.add_argument("--without", default="", help="outputs that the system does not have")
+    given = parser.parse_args(argv[1:])
+    without = {role.strip() for role in given.without.split(",") if role.strip()}
+    try:
+        return _judge(pathlib.Path(__file__).resolve().parent, given.results, without)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        print(f"judge.py: cannot judge: {error}", file=sys.stderr)
         return 2
-    return 0 if passed else 1
 
 
 if __name__ == "__main__":

@@ -6,6 +6,5 @@ summary.py    counts and worst errors by group, execution modes and notes, from 
 terminal.py   what is printed
 junit.py      JUnit XML, for CI systems
 page.py       one HTML page with tables and plots, from the template page.html
-shards.py     parts of a run, and how records of all parts become one
-merge.py      the command that puts them together; it writes the files of any run
+merge.py      writes the reports of a run, also of the JSON file of an earlier one
 """

@@ -67,7 +67,7 @@ def _divergences(record: dict[str, Any]) -> ET.Element:
             element = ET.SubElement(
                 suite, "testcase", name=entry["name"], classname="known divergences"
             )
-            if record_lib.is_stale(record, entry):
+            if record_lib.is_stale(entry):
                 message = f"stale: none of {entry['covered']} cases showed it"
                 ET.SubElement(element, "failure", type="stale", message=message)
     return _counted(suite)

@@ -1,12 +1,9 @@
-"""Puts the JSON files of a run's shards together, and writes reports of the whole.
+"""Prints what a run has printed, and writes its reports, from its JSON file.
 
-usage: python -m tf_bn_ops conformance merge FILE.json ... [--json=PATH --junit=PATH --html=PATH]
+usage: python -m tf_bn_ops conformance merge FILE.json [--json=PATH --junit=PATH --html=PATH]
 
-The files must be all shards of one run, each once. Prints what the run would have printed. Of one
-file that holds a whole run, it makes the other reports.
-
-Exit status: 0 all cases passed, 1 a case failed, 2 the files do not belong together,
-or a report cannot be written.
+Exit status: 0 all cases passed, 1 a case failed, 2 the file is no record of a run, or a report
+cannot be written.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from absl import flags
 
 from tf_bn_ops import _command
 from tf_bn_ops._command import UsageError
-from tf_bn_ops.conformance.reports import junit, page, shards, terminal
+from tf_bn_ops.conformance.reports import junit, page, terminal
 from tf_bn_ops.conformance.reports import record as record_lib
 
 # Flag -> (text of the report, what it is).
@@ -62,20 +59,15 @@ _FLAGS = flags.FlagValues()
 define_outputs(_FLAGS)
 
 
-def _load(files: Sequence[str]) -> dict[str, Any]:
-    records = [(file, record_lib.load(pathlib.Path(file))) for file in files]
-    if len(records) == 1 and records[0][1]["shard"] is None:
-        return records[0][1]
-    return shards.merge(records)
-
-
 def main(argv: Sequence[str]) -> int:
-    """Runs the command; argv is its name, then flags and files; returns the exit status."""
+    """Runs the command; argv is its name, then flags and the file; returns the exit status."""
     files: list[str] = []
 
     def body() -> int:
         check_outputs(_FLAGS)
-        return report(terminal.console(), _load(files), _FLAGS)
+        if len(files) != 1:
+            raise UsageError("name the JSON file of one run")
+        return report(terminal.console(), record_lib.load(pathlib.Path(files[0])), _FLAGS)
 
     try:
         return _command.run(argv, __doc__, _FLAGS, body, files=files)

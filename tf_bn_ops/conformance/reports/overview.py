@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tf_bn_ops._command import UsageError
@@ -98,16 +98,11 @@ def not_covered(record: dict[str, Any]) -> list[str]:
     """What the run says nothing about, a sentence each."""
     found = []
     cases, settings = record["cases"], record["settings"]
-    if record["shard"] is None and len(cases) < record["total"]:
+    if len(cases) < record["total"]:
         found.append(f"{record['total'] - len(cases)} of {record['total']} cases were not run")
     if settings["kinds"] is not None and (left := set(case_lib.KINDS) - set(settings["kinds"])):
         found.append(f"kinds of cases: {', '.join(sorted(left))}")
-    for entry in record["coverage"]:
-        if missing := entry["missing"]:
-            of = f"{len(missing)} of {entry['pairs']} pairs of {entry['op']}"
-            more = len(missing) - _EXAMPLES
-            examples = "; ".join(missing[:_EXAMPLES]) + (f", and {more} more" if more > 0 else "")
-            found.append(f"{of}: {examples}")
+    found += missing_pairs(record["coverage"])
     answered, judged = collections.Counter[str](), set()
     for case in cases:
         judged |= set(case["evidence"])
@@ -117,10 +112,22 @@ def not_covered(record: dict[str, Any]) -> list[str]:
     return found
 
 
-def covered(record: dict[str, Any]) -> str:
-    """The pairs that the run had, in one sentence."""
-    pairs = sum(entry["pairs"] for entry in record["coverage"])
-    missing = sum(len(entry["missing"]) for entry in record["coverage"])
+def missing_pairs(of_ops: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The pairs that no case had, a sentence for each op."""
+    found = []
+    for entry in of_ops:
+        if missing := entry["missing"]:
+            of = f"{len(missing)} of {entry['pairs']} pairs of {entry['op']}"
+            more = len(missing) - _EXAMPLES
+            examples = "; ".join(missing[:_EXAMPLES]) + (f", and {more} more" if more > 0 else "")
+            found.append(f"{of}: {examples}")
+    return found
+
+
+def covered(of_ops: Sequence[Mapping[str, Any]]) -> str:
+    """The pairs that the cases had, in one sentence."""
+    pairs = sum(entry["pairs"] for entry in of_ops)
+    missing = sum(len(entry["missing"]) for entry in of_ops)
     return (
         f"covered: {pairs - missing} of {pairs} pairs of element type, layout, mode, kind of "
         "inputs, statistics, epsilon, channels, inner size, rows"

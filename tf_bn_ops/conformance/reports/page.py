@@ -80,7 +80,7 @@ def of_record(record: dict[str, Any]) -> str:
         claims=overview.claims(record),
         smallest=overview.smallest(record),
         not_covered=overview.not_covered(record),
-        covered=overview.covered(record),
+        covered=overview.covered(record["coverage"]),
         stale=record_lib.stale(record),
         departures=record_lib.departures(record),
         modes=modes,

@@ -22,7 +22,7 @@ from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.result import BITS_DIFFER, CaseResult, Disagreement, PathResult
 
 # Raised when a field changes its meaning or goes; new fields need `check` to know them.
-VERSION = 6
+VERSION = 7
 
 PASSED = "passed"
 # The verdict on wrong numbers. Others are the first word of result.Disagreement.what.
@@ -43,12 +43,11 @@ SCHEMA: dict[str, dict[str, str]] = {
         "command": "what was run",
         "replay": "the command that replays a case when the case is appended",
         "date": "when, UTC",
-        "seconds": "how long it took; the sum of the shards in a merged file",
+        "seconds": "how long it took",
         "settings": "what decides which cases are run, and how they are judged: see below",
-        "shard": "null, or the index (from 1) and count of this part of a run",
-        "total": "number of cases of the whole run",
+        "total": "number of cases that the run set out with",
         "versions": "software -> version",
-        "machines": "where it ran: see below; more than one only in a merged file",
+        "machines": "where it ran: see below",
         "candidate": "what was judged: see below",
         "implementations": "what was run, the candidate first",
         "divergences": "the list of known divergences in this run: see below",
@@ -110,7 +109,7 @@ SCHEMA: dict[str, dict[str, str]] = {
         "missing": "those that no random case had, in words",
     },
     "cases": {
-        "index": "its place in the whole run, from 0",
+        "index": "its place in the run, from 0",
         "case": "its name, which --repro takes",
         "op": "op",
         "dtype": "element type",
@@ -183,7 +182,7 @@ def _verdict(result: CaseResult) -> str:
 
 
 def of_result(index: int, result: CaseResult) -> dict[str, Any]:
-    """The entry of "cases" for the case at a place in the whole run."""
+    """The entry of "cases" for the case at a place in the run."""
     case = result.case
     kind = model_of(case.spec).kinds.get(case.kind)
     # What a relation is off by has no unit in the last place.
@@ -249,11 +248,9 @@ def of_divergences(known: divergences.Register) -> list[dict[str, Any]]:
     ]
 
 
-def is_stale(record: dict[str, Any], entry: dict[str, Any]) -> bool:
-    """Whether an entry of the list of divergences is stale. A part of a run cannot tell."""
-    if record["shard"] is not None or entry["may_hide"]:
-        return False
-    return bool(entry["covered"] and not entry["shown"])
+def is_stale(entry: dict[str, Any]) -> bool:
+    """Whether an entry of the list of divergences is stale."""
+    return bool(not entry["may_hide"] and entry["covered"] and not entry["shown"])
 
 
 def failed(record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -263,7 +260,7 @@ def failed(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 def stale(record: dict[str, Any]) -> list[dict[str, Any]]:
     """The known divergences that no longer are any."""
-    return [entry for entry in record["divergences"] if is_stale(record, entry)]
+    return [entry for entry in record["divergences"] if is_stale(entry)]
 
 
 def passed(record: dict[str, Any]) -> bool:
@@ -296,8 +293,6 @@ def check(record: Any) -> None:
     if isinstance(record, dict) and record.get("schema", VERSION) != VERSION:
         raise UsageError(f"it has format {record['schema']}, this is for {VERSION}")
     _compare("the file", record, "")
-    if record["shard"] is not None and set(record["shard"]) != {"index", "count"}:
-        raise UsageError("'shard' should have the fields index, count")
     for case in record["cases"]:
         for path in case["implementations"].values():
             if any(not isinstance(d, list) or len(d) != 2 for d in path["departures"]):

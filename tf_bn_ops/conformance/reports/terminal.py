@@ -126,7 +126,7 @@ def _print_references(console: Console, record: dict[str, Any], total: Row) -> N
             )
     for entry in record["divergences"]:
         if entry["covered"]:
-            is_stale = record_lib.is_stale(record, entry)
+            is_stale = record_lib.is_stale(entry)
             how = "STALE: never seen" if is_stale else f"seen in {entry['shown']}"
             text = f"known divergence {entry['name']}: {how} of {entry['covered']} cases"
             say(console, text, "red" if is_stale else None)
@@ -157,7 +157,7 @@ def _print_overview(console: Console, record: dict[str, Any]) -> None:
     if case := overview.smallest(record):
         say(console, f"the smallest failing program, of {case['case']}:\n")
         say(console, case["script"])
-    say(console, overview.covered(record))
+    say(console, overview.covered(record["coverage"]))
     for sentence in overview.not_covered(record):
         say(console, f"not covered: {sentence}")
     console.print()
@@ -166,12 +166,10 @@ def _print_overview(console: Console, record: dict[str, Any]) -> None:
 def _print_circumstances(console: Console, record: dict[str, Any]) -> None:
     _print_result(console, record)
     settings = record["settings"]
-    shard = record["shard"]
-    part = f"shard {shard['index']} of {shard['count']}, " if shard else ""
     say(
         console,
         f"TensorFlow {record['versions']['tensorflow']}, seed {settings['seed']}, "
-        f"bounds {settings['bounds']}, {part}{record['seconds']:.0f} s",
+        f"bounds {settings['bounds']}, {record['seconds']:.0f} s",
     )
 
 
