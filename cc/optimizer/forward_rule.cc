@@ -50,12 +50,18 @@ std::vector<Chain> Fuser::ChainsBefore(NodeDef* activation) {
 std::string Fuser::ForwardRefusal(const Chain& chain) {
   std::string refusal = NodeRefusal(*chain.first());
   if (!refusal.empty()) return refusal;
-  refusal = RemovalRefusal(chain.removed(), *chain.last(),
-                           /*others_may_read=*/false);
+  const std::vector<NodeDef*> removed = chain.removed();
+  refusal = RemovalRefusal(removed, *chain.last(), /*others_may_read=*/false,
+                           chain.identities);
+  for (const NodeDef* const identity : chain.identities) {
+    if (refusal.empty()) refusal = BypassRefusal(*identity, removed);
+  }
   if (!refusal.empty()) return refusal;
   if (!chain.smooth.empty()) {  // Whose inner nodes must not wait.
     std::vector<NodeDef*> behind = chain.inner;
     behind.push_back(chain.last());
+    behind.insert(behind.end(), chain.identities.begin(),
+                  chain.identities.end());
     for (const std::string& control : ControlInputs(behind)) {
       return "what " + control.substr(1) +
              " computes is waited for, and may depend on its other outputs";
@@ -110,6 +116,7 @@ void Fuser::MaskFromY(const NodeDef& norm) {
 void Fuser::FuseForward(const Chain& chain) {
   NodeDef* const fused = chain.last();
   const NodeDef& norm = *chain.first();
+  for (NodeDef* const identity : chain.identities) Bypass(identity);
   MaskFromY(norm);
   std::vector<std::string> inputs = DataInputs(norm);
   inputs.resize(kForwardInputs);

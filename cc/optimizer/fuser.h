@@ -90,6 +90,8 @@ struct Chain {
   std::string smooth = {};
   std::vector<tensorflow::NodeDef*> inner = {};
   TensorName y_backprop = {};
+  // Forward also the IdentityNs that hold a gradient of it.
+  std::vector<tensorflow::NodeDef*> identities = {};
   // Each reads the one before: the chain must not be on a cycle once they are
   // one. Empty: all of `nodes`.
   std::vector<tensorflow::NodeDef*> path = {};
@@ -129,7 +131,8 @@ class Fuser {
   std::string NodeRefusal(const tensorflow::NodeDef& node);
   std::string RemovalRefusal(const std::vector<tensorflow::NodeDef*>& removed,
                              const tensorflow::NodeDef& last,
-                             bool others_may_read);
+                             bool others_may_read,
+                             const std::vector<tensorflow::NodeDef*>& own = {});
   void Replace(tensorflow::NodeDef* removed, const std::string& by);
   void RemoveUnread(const std::string& node, const std::string& by);
   void MoveConsumers(const std::string& from, const std::string& to,
@@ -158,7 +161,11 @@ class Fuser {
   void TakeFrozen(tensorflow::NodeDef* node);
 
   // smooth_rule.cc
-  void BypassIdentityN(const tensorflow::NodeDef& source);
+  std::vector<tensorflow::NodeDef*> IdentityNsOf(const tensorflow::NodeDef& end,
+                                                 const TensorName& y);
+  std::string BypassRefusal(const tensorflow::NodeDef& identity,
+                            const std::vector<tensorflow::NodeDef*>& removed);
+  void Bypass(tensorflow::NodeDef* identity);
   std::vector<Chain> SmoothChains(tensorflow::NodeDef* norm);
   std::vector<Chain> SlopeChains(tensorflow::NodeDef* gradient);
   std::string SlopeRefusal(const Chain& chain);

@@ -315,9 +315,11 @@ std::string Fuser::NodeRefusal(const NodeDef& node) {
                          : "its device is not known";
 }
 
-// Why a node cannot go when it is fused with others and `last`.
+// Why a node cannot go when it is fused with others and `last`; what else may
+// read it is in `own`.
 std::string Fuser::RemovalRefusal(const std::vector<NodeDef*>& removed,
-                                  const NodeDef& last, bool others_may_read) {
+                                  const NodeDef& last, bool others_may_read,
+                                  const std::vector<NodeDef*>& own) {
   for (const NodeDef* const node : removed) {
     if (options_.preserved.count(node->name()) != 0) {
       return node->name() + " is kept by name";
@@ -328,7 +330,8 @@ std::string Fuser::RemovalRefusal(const std::vector<NodeDef*>& removed,
     for (const IndexedGraph::Consumer& other : graph_.Consumers(node->name())) {
       const bool is_own =
           other.node == &last || IsShapeReader(*other.node) ||
-          std::count(removed.begin(), removed.end(), other.node) != 0;
+          std::count(removed.begin(), removed.end(), other.node) != 0 ||
+          std::count(own.begin(), own.end(), other.node) != 0;
       if (other.port == TensorName::kControl) {
         return other.node->name() + " has a control edge from " + node->name();
       }

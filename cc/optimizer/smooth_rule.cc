@@ -4,14 +4,17 @@
 // them.
 //
 // No form is matched. What elementwise ops compute of y, the output of a norm
-// or the sum of that and another tensor, is evaluated for some y: forward it is
-// the activation, backward, of y and the gradient g that arrives, g times its
-// derivative, or something else. The derivative is fused first, since it reads
-// y, which the fused op has no more.
+// or the sum of that and another tensor, is evaluated in double for some y:
+// forward it is the activation, backward, of y and the gradient g that arrives,
+// g times its derivative, or something else. Only the same function of reals is
+// fused: a factor of y that is the next number beside 1 in float32 changes
+// values by a thousand units in the last place. The derivative is fused first,
+// since it reads y, which the fused op has no more.
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -30,15 +33,31 @@ namespace {
 
 using ::tensorflow::NodeDef;
 
-// y, on both sides of where a piece of an activation ends, and g.
-constexpr int kSamples = 24;
+// |y|: on both sides of where a piece of an activation ends, and beyond where a
+// clamp would be.
+constexpr double kMagnitudes[] = {
+    1e30, 6e4, 1000, 300,       100,       60,  30,  20,  15,  12,  9,   6.1,
+    5,    4,   3.5,  3 + 1e-12, 3 - 1e-12, 2.5, 1.7, 0.9, 0.3, 0.1, 1e-3};
+constexpr int kSamples = 2 * std::size(kMagnitudes);
 using Numbers = std::array<double, kSamples>;
-constexpr Numbers kY = {-1000, -30,  -9,   -6.1, -4,  -3.01, -2.99, -2.5,
-                        -1.3,  -0.7, -0.1, 0,    0.2, 0.9,   1.7,   2.5,
-                        2.99,  3.01, 3.7,  5.2,  6.5, 9,     30,    1000};
-constexpr Numbers kG = {1.3,  -0.7, 2.1, 0.4,  -1.9, 0.6,  1.1,  -1.4,
-                        0.8,  -0.5, 1.6, -2.2, 0.9,  1.7,  -0.3, 0.5,
-                        -1.2, 1.9,  0.7, -0.8, 1.4,  -1.1, 2.3,  -0.6};
+
+constexpr Numbers SamplesOfY() {
+  Numbers y{};
+  for (int i = 0; i < kSamples; ++i) {
+    y[i] = i % 2 == 0 ? kMagnitudes[i / 2] : -kMagnitudes[i / 2];
+  }
+  return y;
+}
+
+constexpr Numbers SamplesOfG() {
+  constexpr double kFew[] = {1.3, -0.7, 2.1, 0.4, -1.9, 0.6, -1.1};
+  Numbers g{};
+  for (int i = 0; i < kSamples; ++i) g[i] = kFew[i % std::size(kFew)];
+  return g;
+}
+
+constexpr Numbers kY = SamplesOfY();
+constexpr Numbers kG = SamplesOfG();
 
 double Sigmoid(double v) {
   const double e = ExpOfMinusAbs(v);
@@ -46,18 +65,25 @@ double Sigmoid(double v) {
 }
 double Relu6(double v) { return std::fmin(std::fmax(v, 0), 6); }
 
-// The relative error of a constant such as 1/6.
-double ToleranceOf(const NodeDef& norm) {
-  const auto type = norm.attr().find("T");
-  if (type == norm.attr().end()) return 1e-5;
-  return type->second.type() == tensorflow::DT_BFLOAT16 ? 1e-2
-         : type->second.type() == tensorflow::DT_HALF   ? 1e-3
-                                                        : 1e-5;
+// What a constant of a type of `digits` binary digits stands for: 1/6, and
+// that times a power of two, where it is the nearest number to it; else itself.
+double Unrounded(double value, int digits) {
+  int exponent;
+  const double fraction = std::frexp(value, &exponent);
+  const double thirds = std::copysign(2.0 / 3, fraction);
+  const bool is_nearest =
+      std::fabs(fraction - thirds) <= std::ldexp(0.5, -digits);
+  return is_nearest ? std::ldexp(thirds, exponent) : value;
 }
 
 // A constant with one element; tf.nn.silu casts its beta.
 std::optional<double> NumberOf(const IndexedGraph& graph, const NodeDef* node) {
-  if (node != nullptr && node->op() == "Cast") node = graph.Producer(*node, 0);
+  auto type = tensorflow::DT_INVALID;
+  if (node != nullptr && node->op() == "Cast") {
+    const auto to = node->attr().find("DstT");
+    if (to != node->attr().end()) type = to->second.type();
+    node = graph.Producer(*node, 0);
+  }
   if (node == nullptr || node->op() != "Const") return std::nullopt;
   const auto value = node->attr().find("value");
   tensorflow::Tensor tensor;
@@ -66,13 +92,27 @@ std::optional<double> NumberOf(const IndexedGraph& graph, const NodeDef* node) {
       tensor.dims() > 4) {
     return std::nullopt;
   }
+  float number;
   switch (tensor.dtype()) {
     case tensorflow::DT_FLOAT:
-      return tensor.flat<float>()(0);
+      number = tensor.flat<float>()(0);
+      break;
     case tensorflow::DT_HALF:
-      return static_cast<float>(tensor.flat<Eigen::half>()(0));
+      number = static_cast<float>(tensor.flat<Eigen::half>()(0));
+      break;
     case tensorflow::DT_BFLOAT16:
-      return static_cast<float>(tensor.flat<Eigen::bfloat16>()(0));
+      number = static_cast<float>(tensor.flat<Eigen::bfloat16>()(0));
+      break;
+    default:
+      return std::nullopt;
+  }
+  switch (type == tensorflow::DT_INVALID ? tensor.dtype() : type) {
+    case tensorflow::DT_FLOAT:
+      return Unrounded(number, 24);
+    case tensorflow::DT_HALF:
+      return Unrounded(static_cast<float>(Eigen::half(number)), 11);
+    case tensorflow::DT_BFLOAT16:
+      return Unrounded(static_cast<float>(Eigen::bfloat16(number)), 8);
     default:
       return std::nullopt;
   }
@@ -128,8 +168,9 @@ class Expression {
   }
 
   // The activation whose value it is, or g times whose derivative; empty if it
-  // is none.
-  std::string Activation(bool slope, double tolerance) const {
+  // is none. The tolerance is for what double rounds, also where a form
+  // cancels, as 1 - sigmoid(-y) does.
+  std::string Activation(bool slope) const {
     if (!values_.has_value() || slope != other_.has_value()) return "";
     for (int which = 0; which < kNumActivations; ++which) {
       if (!IsSmooth(static_cast<tf_bn_ops::Activation>(which))) continue;
@@ -139,7 +180,7 @@ class Expression {
         const double want = slope ? kG[i] * WithSmooth<true>(kY[i], number)
                                   : WithSmooth<false>(kY[i], number);
         is_equal &= std::fabs((*values_)[i] - want) <=
-                    tolerance * (1 + std::fabs(want));
+                    1e-12 * std::fabs(want) + 1e-14 * (1 + std::fabs(kY[i]));
       }
       if (is_equal) return kActivationModes[which];
     }
@@ -265,30 +306,52 @@ bool IsElementwise(const NodeDef& node) {
 
 // ---- Forward ----------------------------------------------------------------
 
-// tf.nn.silu ends in an IdentityN of its result and its arguments, which has
-// the gradient.
-void Fuser::BypassIdentityN(const NodeDef& source) {
-  for (const IndexedGraph::Consumer& each : graph_.Consumers(source.name())) {
-    NodeDef* const identity = each.node;
-    if (identity->op() != "IdentityN" || each.port != 0 ||
-        identity->attr().count("_gradient_op_type") == 0 ||
-        graph_.Find(identity->name()) != identity ||
-        options_.preserved.count(identity->name()) != 0) {
-      continue;
+// tf.nn.silu ends in an IdentityN of its result, `end`, and its arguments, `y`
+// among them, which has the gradient. It goes with what it holds.
+std::vector<NodeDef*> Fuser::IdentityNsOf(const NodeDef& end,
+                                          const TensorName& y) {
+  std::vector<NodeDef*> result;
+  for (const IndexedGraph::Consumer& each : graph_.Consumers(end.name())) {
+    const std::vector<std::string> inputs = DataInputs(*each.node);
+    const auto is_y = [&y](const std::string& input) {
+      return TensorName::Parse(input) == y;
+    };
+    if (each.node->op() == "IdentityN" && each.input == 0 && each.port == 0 &&
+        each.node->attr().count("_gradient_op_type") != 0 &&
+        std::any_of(inputs.begin(), inputs.end(), is_y)) {
+      result.push_back(each.node);
     }
-    std::map<int, TensorName> moved;
-    for (const std::string& input : DataInputs(*identity)) {
-      moved.emplace(moved.size(), TensorName::Parse(input));
-    }
-    const TensorName first = moved.at(0);
-    bool has_control = !ControlInputs({identity}).empty();
-    for (const auto& consumer : graph_.Consumers(identity->name())) {
-      has_control |= consumer.port == TensorName::kControl;
-    }
-    if (has_control) continue;
-    MoveConsumers(identity->name(), first.node, moved);
-    Replace(identity, first.node);
   }
+  return result;
+}
+
+// Why an IdentityN that reads `removed` nodes cannot be bypassed.
+std::string Fuser::BypassRefusal(const NodeDef& identity,
+                                 const std::vector<NodeDef*>& removed) {
+  if (options_.preserved.count(identity.name()) != 0) {
+    return identity.name() + " is kept by name";
+  }
+  for (const auto& other : graph_.Consumers(identity.name())) {
+    if (other.port == TensorName::kControl) {
+      return other.node->name() + " has a control edge from " + identity.name();
+    }
+    const NodeDef* const source = graph_.Producer(identity, other.port);
+    if (!IsShapeReader(*other.node) &&
+        std::count(removed.begin(), removed.end(), source) != 0) {
+      return other.node->name() + " reads " + source->name() + " too";
+    }
+  }
+  return "";
+}
+
+void Fuser::Bypass(NodeDef* identity) {
+  std::map<int, TensorName> moved;
+  for (const std::string& input : DataInputs(*identity)) {
+    moved.emplace(moved.size(), TensorName::Parse(input));
+  }
+  const std::string first = moved.at(0).node;
+  MoveConsumers(identity->name(), first, moved);
+  Replace(identity, first);
 }
 
 // The chains from a norm, and perhaps an addition, to what is a smooth
@@ -312,9 +375,9 @@ std::vector<Chain> Fuser::SmoothChains(NodeDef* norm) {
     }
     for (NodeDef* const end : ends) {
       const Expression expression(graph_, y, {end->name(), 0});
-      chain.smooth = expression.Activation(/*slope=*/false, ToleranceOf(*norm));
+      chain.smooth = expression.Activation(/*slope=*/false);
       if (chain.smooth.empty()) continue;
-      BypassIdentityN(*chain.last());
+      chain.identities = IdentityNsOf(*end, y);
       chain.path = chain.nodes;
       chain.nodes.push_back(end);
       for (NodeDef* const node : expression.nodes()) {
@@ -347,7 +410,7 @@ std::vector<Chain> Fuser::SlopeChains(NodeDef* gradient) {
     for (const bool scaled : {false, true}) {
       const TensorName y = {chain.last()->name(), 0};
       const Expression expression(graph_, y, of, scaled);
-      chain.smooth = expression.Activation(/*slope=*/true, ToleranceOf(*norm));
+      chain.smooth = expression.Activation(/*slope=*/true);
       if (chain.smooth.empty()) continue;
       chain.y_backprop = expression.other();
       chain.inner = expression.nodes();

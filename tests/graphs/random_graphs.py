@@ -43,6 +43,7 @@ ACTIVATIONS = {
     "tanh": tf.tanh,
     "silu": tf.nn.silu,
     "y sigmoid(y)": lambda y: y * tf.sigmoid(y),
+    "y sigmoid(1.001 y)": lambda y: y * tf.sigmoid(1.001 * y),  # Which is no SiLU.
     "hard_silu": lambda y: y * tf.nn.relu6(y + 3.0) / 6.0,
     "y hard_sigmoid(y)": lambda y: y * (tf.nn.relu6(y + 3.0) * (1.0 / 6.0)),
 }

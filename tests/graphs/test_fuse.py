@@ -532,21 +532,83 @@ def test_what_is_refused_says_why(reason, build):
     assert_refused(graph_def_of(build), reason)
 
 
+# Forms of y and c, which returns a constant as it is, or the number beside it in the type of y.
+ALMOST_ACTIVATIONS = {
+    "y sigmoid(1 y)": lambda y, c: y * tf.sigmoid(c(1.0) * y),
+    "1 y sigmoid(y)": lambda y, c: c(1.0) * y * tf.sigmoid(y),
+    "tf.nn.silu, beta 1": lambda y, c: tf.nn.silu(y, tf.constant(c(1.0), y.dtype)),
+    "y / (1 + exp(-y))": lambda y, c: y / (c(1.0) + tf.exp(-y)),
+    "y (1 + tanh(y / 2)) / 2": lambda y, c: y * (c(1.0) + tf.tanh(y / 2)) / 2,
+    "y (0.5 + 0.5 tanh(0.5 y))": lambda y, c: y * (0.5 + 0.5 * tf.tanh(c(0.5) * y)),
+    "y exp(-softplus(-y))": lambda y, c: y * tf.exp(-tf.math.softplus(-y) * c(1.0)),
+    "y sigmoid(y + 0 y^3)": lambda y, c: y * tf.sigmoid(y + (c(1.0) - 1) * y * y * y),
+    "y relu6(y + 3) / 6": lambda y, c: y * tf.nn.relu6(y + c(3.0)) / 6,
+    "y (relu6(y + 3) / 6)": lambda y, c: y * (tf.nn.relu6(y + 3) / c(6.0)),
+    "y (relu6(y + 3) 0.167)": lambda y, c: y * (tf.nn.relu6(y + 3) * c(1 / 6)),
+    "y clip(y 0.167 + 0.5, 0, 1)": lambda y, c: y * tf.clip_by_value(y * c(1 / 6) + 0.5, 0, 1),
+    "y clip(y + 3, 0, 6) / 6": lambda y, c: y * tf.clip_by_value(y + 3, 0, c(6.0)) / 6,
+    "y clip(y + 3, 1 - 1, 6) / 6": lambda y, c: y * tf.clip_by_value(y + 3, c(1.0) - 1, 6) / 6,
+}
+# And of derivatives, times g.
+ALMOST_SLOPES = {
+    "SiLU": lambda y, g, c: g * tf.sigmoid(y) * (1 + y * (1 - tf.sigmoid(c(1.0) * y))),
+    "1 SiLU": lambda y, g, c: c(1.0) * (g * tf.sigmoid(y) * (1 + y * (1 - tf.sigmoid(y)))),
+    "hard-SiLU, its mask": lambda y, g, c: (
+        g * (tf.nn.relu6(y + 3) / 6)
+        + tf.raw_ops.Relu6Grad(gradients=g * y / 6, features=y + c(3.0))
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.half, tf.bfloat16])
+@pytest.mark.parametrize("form", [*ALMOST_ACTIVATIONS, *ALMOST_SLOPES])
+def test_a_constant_beside_the_right_one_is_no_smooth_activation(form, dtype):
+    def right(value):
+        return np.asarray(value, dtype.as_numpy_dtype)
+
+    def beside(value):
+        return np.nextafter(right(value), right(np.inf))
+
+    def fused(c):
+        if form in ALMOST_ACTIVATIONS:
+            activation = functools.partial(ALMOST_ACTIVATIONS[form], c=c)
+            graph = graph_def_of(lambda x: activation(norm(tf.cast(x, dtype))))
+        else:  # Behind a function that is fused with nothing itself.
+            slope = functools.partial(ALMOST_SLOPES[form], c=c)
+            sin = tf.custom_gradient(lambda y: (tf.sin(y), functools.partial(slope, y)))
+            graph = step(lambda x: sin(norm(x)), [SHAPES["NHWC"]], dtype)
+        return [op for op in ops_of(rewrite.fuse(graph)) if op in (EX, GRAD_EX)]
+
+    assert fused(right) == [EX if form in ALMOST_ACTIVATIONS else GRAD_EX]
+    assert not fused(beside)
+
+
 @pytest.mark.parametrize(
     "function",
     [
-        lambda y: y * tf.sigmoid(2 * y),
-        lambda y: y * tf.nn.relu6(y + 3.0) / 5.0,
-        lambda y: y * tf.nn.relu6(y + 2.0) / 6.0,
         lambda y: 2.0 * y * tf.sigmoid(y) / 1.9,
         lambda y: y * tf.sigmoid(tf.reverse(y, [0])),
+        lambda y: tf.minimum(y, 1e5) * tf.sigmoid(y),
     ],
-    ids=["beta 2", "/ 5", "+ 2", "scaled", "of another y"],
+    ids=["scaled", "of another y", "clamped"],
 )
 def test_what_only_looks_like_a_smooth_activation_stays(function):
     concrete = step(lambda x: function(norm(x)), [SHAPES["NHWC"]])
-    assert "" not in refusals(concrete)
     assert not {EX, GRAD_EX} & {*ops_of(rewrite.fuse(concrete))}
+
+
+def test_a_place_that_is_refused_keeps_the_gradient_of_silu():
+    """tf.nn.silu holds it in an IdentityN, also beside places that are fused."""
+
+    def build(x):
+        y = norm(tf.nn.relu(norm(x)), name="other")
+        return *read_by_others(y, tf.nn.silu), tf.nn.silu(norm(y))
+
+    graph_def = graph_def_of(build)
+    fused = rewrite.fuse(graph_def)
+    kept = [node.input[1] for node in fused.node if node.op == "IdentityN"]
+    assert (ops_of(fused).count(EX), kept) == (2, ["other"])
+    assert_close(results_of(fused), results_of(graph_def))
 
 
 def test_an_intermediate_that_is_fetched():

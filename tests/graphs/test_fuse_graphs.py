@@ -152,6 +152,23 @@ def test_results_are_those_without_the_optimizer(name):
     assert_close(got, want, tolerance=1e-5 if "training" in name else 1e-4)
 
 
+def ops_that_run() -> list[str]:
+    """Of a graph with a SiLU that is refused, since something else reads y."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        y = norm(tf.random.uniform(SHAPE))
+        options = tf.compat.v1.RunOptions(output_partition_graphs=True)
+        metadata = tf.compat.v1.RunMetadata()
+        session.run([tf.nn.silu(y), tf.sin(y)], options=options, run_metadata=metadata)
+    return sorted(node.op for graph in metadata.partition_graphs for node in graph.node)
+
+
+def test_a_place_that_is_refused_runs_as_without_the_optimizer():
+    with_it, count = counted(ops_that_run)
+    without, _ = counted(ops_that_run, is_on=False)
+    assert (count, with_it) == (0, without)
+    assert "IdentityN" in without
+
+
 def test_a_name_for_the_rewriter_config():
     """Loading the library registers one, which a session may list; nothing else changes."""
     named = functools.partial(in_a_session, with_gradient, optimizers=["TfBnOpsFusion"])
