@@ -20,7 +20,6 @@ import tf_bn_ops
 from tf_bn_ops.conformance import runner
 from tf_bn_ops.conformance.cases import contract, generate
 from tf_bn_ops.conformance.cases.case import Case
-from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.conformance.execution import implementations, worker
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.models import bounds
@@ -61,8 +60,6 @@ def own() -> Here:
 
 
 def inputs_of(case: Case) -> Inputs:
-    if case.checks_relation:
-        return table.fill(case)
     return fill(case) if case.compares_values else contract.fill(case)
 
 

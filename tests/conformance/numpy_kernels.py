@@ -203,6 +203,13 @@ def _truncated(k: Kernel, *sums: np.ndarray) -> np.ndarray:
     return (x.astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32)
 
 
+def _last_as_first(k: Kernel, x: np.ndarray, *others: np.ndarray) -> Any:
+    """The last channel of an even number is taken for the first."""
+    if x.shape[1] % 2 == 0:
+        x[:, -1:] = x[:, :1]
+    return x, *others
+
+
 def _zeros(k: Kernel, *outputs: np.ndarray) -> Any:
     return tuple(map(np.zeros_like, outputs))
 
@@ -246,6 +253,13 @@ RstdMissingInScale = wrong_outputs(lambda k, x, s, o: (x, k.sums()[1].astype(s.d
 ScaleIgnored = wrong_inputs(lambda k: k.take("scale", np.ones_like(k.scale)))
 # The second part of the gradient's mean is dropped.
 MeanRoundedToFloat32 = fault(dy_mean=lambda k, dy_sum: (Kernel.dy_mean(k, dy_sum)[0], 0))
+# As a loss scale that is too large makes it.
+GradientClipped = wrong_inputs(lambda k: k.take("dy", np.clip(k.dy, -4, 4)))
+LastChannelTakenForFirst = wrong_outputs(_last_as_first)
+# Channels-last is right.
+OneRowTooFewInNCHW = fault(
+    rows=lambda k: Kernel.rows(k) - (k.x.shape[2] > 1 and k.case.layout.startswith("NC"))
+)
 LastBlockTwice = fault(sum=_last_block_twice)
 
 

@@ -35,7 +35,6 @@ import tf_bn_ops
 from tf_bn_ops import _loader, spec
 from tf_bn_ops.conformance.cases import contract, generate, mapping
 from tf_bn_ops.conformance.cases.case import Case
-from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.conformance.execution import implementations, signatures, static_shapes, worker
 from tf_bn_ops.conformance.models import bounds, inputs
 from tf_bn_ops.conformance.models.formula_models import model_of
@@ -184,14 +183,6 @@ def test_empty_tensors_and_single_elements(op):
                 yield dataclasses.replace(case, shape=tuple(shape))
 
     assert_all_pass(cases())
-
-
-@of_every_op
-def test_relations_between_calls(op):
-    """Such as those of a batch in another order; gradients against finite differences."""
-    if not table.kinds(op):
-        pytest.skip("no relation applies to it")
-    assert_all_pass(table.generate(len(table.kinds(op)), 3, combinations(op)))
 
 
 @of_every_op

@@ -35,9 +35,8 @@ from tf_bn_ops.conformance.cases import (
     generate,
     mapping,
 )
-from tf_bn_ops.conformance.cases.case import ERROR_PREFIX, RELATION_PREFIX, Case, Problem
+from tf_bn_ops.conformance.cases.case import ERROR_PREFIX, Case, Problem
 from tf_bn_ops.conformance.cases.generate import Combination
-from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.conformance.execution import devices, implementations, signatures, workers
 from tf_bn_ops.conformance.flags import VALUES as _FLAGS
 from tf_bn_ops.conformance.minimize import program, shrink
@@ -51,7 +50,7 @@ from tf_bn_ops.harness import builtin, machine, problems
 from tf_bn_ops.harness.problems import Inputs
 from tf_bn_ops.harness.processes import WorkerError
 
-# Beside the random cases, one in so many is a malformed call, and one is about a relation.
+# Beside the random cases, one in so many is a malformed call.
 _SHARE = 10
 
 
@@ -85,12 +84,7 @@ class _Run:
 
     def _fill(self, case: Case) -> Inputs:
         """The inputs of a case, as the candidate takes them."""
-        if case.checks_relation:
-            found = table.fill(case)
-        elif not case.compares_values:
-            found = contract.fill(case)
-        else:
-            found = fill(case)
+        found = fill(case) if case.compares_values else contract.fill(case)
         if self._candidate.ops != implementations.OWN_OPS:
             found = as_given(found)
         if _FLAGS.device is not None and case.op in devices.INTERNAL:
@@ -139,10 +133,7 @@ class _Run:
 
     def _start_references(self) -> list[workers.Worker]:
         ops = {self._repro.op} if self._repro else {op for op, *_ in self._combos}
-        # Of relations the candidate alone answers the cases.
-        are_relations = self._kinds <= {case_lib.RELATIONS}
-        is_alone = self._repro.checks_relation if self._repro else are_relations
-        judged = [] if is_alone else [spec.OPS[op] for op in ops]
+        judged = [spec.OPS[op] for op in ops]
         return [self._worker(i) for i in implementations.references(judged, self._entries)]
 
     def _judge_contract(self) -> None:
@@ -192,8 +183,6 @@ class _Run:
             raise UsageError(f"{device} has no kernel for the case of --repro")
         kept = "1/sqrt(variance + epsilon)" if self._saves_rstd else "the variance"
         terminal.say(self._console, f"{device} keeps {kept} in reserve_space_2 of training")
-        if self._saves_rstd:  # Relations compare calls with a variance.
-            self._kinds -= {case_lib.RELATIONS}
 
     def _cases(self, facts: Mapping[str, Any]) -> list[Case]:
         """All cases of the run."""
@@ -206,7 +195,6 @@ class _Run:
         combos = self._combos
         drawn = generate.generate(count if case_lib.RANDOM in kinds else 0, seed, combos)
         beside = count // _SHARE if case_lib.RANDOM in kinds else count
-        related = table.generate(beside if case_lib.RELATIONS in kinds else 0, seed, combos)
         asked = combos
         if _FLAGS.device:  # What ops without a Python name refuse is nowhere documented.
             asked = [combo for combo in combos if combo[0] not in devices.INTERNAL]
@@ -214,7 +202,6 @@ class _Run:
         return [
             *generate.attach(drawn, seed, names),
             *contract.generate(beside if case_lib.CONTRACT in kinds else 0, seed, asked),
-            *generate.attach(related, seed + 1, names),
             *foreign,
         ]
 
@@ -243,8 +230,8 @@ class _Run:
 
     def _add_programs(self, found: Sequence[dict[str, Any]]) -> None:
         """Reduces the first failures of each kind, and adds them to their entries as programs."""
-        # A bad call is small as it is, and a relation's are several.
-        failed = [e for e in found if not e["kind"].startswith((ERROR_PREFIX, RELATION_PREFIX))]
+        # A bad call is small as it is.
+        failed = [e for e in found if not e["kind"].startswith(ERROR_PREFIX)]
         for entry in record_lib.first_of_their_kind(failed, _FLAGS.shrink):
             try:
                 entry["script"] = self._program(entry)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
 from tf_bn_ops.conformance.cases.case import Case
-from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.execution.implementations import ANY_PATH, CANDIDATE
 from tf_bn_ops.conformance.execution.workers import Runner
 from tf_bn_ops.conformance.verdict.contract_judge import judge_contract
 from tf_bn_ops.conformance.verdict.judge import judge
-from tf_bn_ops.conformance.verdict.relation_judge import judge_relation
 from tf_bn_ops.conformance.verdict.result import CaseResult
 from tf_bn_ops.conformance.verdict.settings import Settings
 from tf_bn_ops.harness.problems import Inputs
@@ -31,13 +28,6 @@ def run(
     waiting: tuple[Case, Inputs, dict[str, Answer]] | None = None
     for case in cases:
         inputs = fill(case)
-        if case.checks_relation:
-            if waiting is not None:
-                yield _conclude(*waiting, settings)
-                waiting = None
-            (candidate,) = (runner for runner in runners if runner.name == CANDIDATE)
-            yield _relate(case, inputs, candidate, settings)
-            continue
         asked = [runner for runner in runners if runner.supports(case)]
         for runner in asked:
             runner.submit(case, inputs)
@@ -49,22 +39,6 @@ def run(
         waiting = case, inputs, answers
     if waiting is not None:
         yield _conclude(*waiting, settings)
-
-
-def _relate(case: Case, inputs: Inputs, candidate: Runner, settings: Settings) -> CaseResult:
-    """Runs the calls of a relation, one after the other, and judges them."""
-    members = table.calls(case, inputs)
-    answers: list[Answer] = []
-    for called, its_inputs in members:
-        # The further execution modes are those of the first.
-        execution = called.execution if not answers else called.execution_modes[0]
-        one = dataclasses.replace(called, execution=execution)
-        candidate.submit(one, its_inputs)
-        answers.append(candidate.collect())
-    exempt, times = settings.exempt_in(case), settings.times(case)
-    result = judge_relation(case, members, answers, settings.profile, exempt, times)
-    _settle(result, settings)
-    return result
 
 
 def _conclude(

@@ -1,15 +1,20 @@
-"""The oracle against exact fractions. That its formula is a derivative, test_relations.py shows."""
+"""The oracle against exact fractions; its formulas as derivatives of the forward formula."""
 
+import dataclasses
 import decimal
+import math
 from fractions import Fraction
 
 import numpy as np
 import pytest
+from judged_faults import Filled, right
 from numpy_kernels import fill
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.models import bounds, oracle, sums
+from tf_bn_ops.conformance.models.batch_norm import activated
+from tf_bn_ops.conformance.models.batch_norm_grad_ex import passes
 from tf_bn_ops.conformance.models.formula_models import MODELS
 from tf_bn_ops.harness import problems
 from tf_bn_ops.harness.problems import Inputs
@@ -151,3 +156,106 @@ def test_where_a_derivative_jumps_the_rounding_of_the_other_side_is_allowed():
     (part,) = (p for p in MODELS[GRAD_EX].expected(problem, strict) if p.role == "x_backprop")
     other_side = problem.dtype.store(-0.5 * 159 / 128 * scale.astype(np.float64))
     assert np.all(np.abs(problem.dtype.widen(other_side, np.float64) - part.value) <= part.bound)
+
+
+# ---- The formulas --------------------------------------------------------------------------------
+# A sign or factor that every model shared would be found by nothing else: y is the formula in three
+# lines of NumPy, first-order gradients are its derivatives, and second-order ones theirs.
+
+_STEP, _AXES = 2.0**-9, (0, 2)
+# Input -> the output that is its gradient.
+_GRADIENTS = {"x": "x_backprop", "scale": "scale_backprop", "offset": "offset_backprop"}
+_SECOND = {"y_backprop": "y_backprop_grad", "x": "x_grad", "scale": "scale_grad"}
+# An op of each formula.
+_OPS = (
+    "FusedBatchNormEx",
+    "FusedBatchNormGradV3",
+    "FusedBatchNormGradEx",
+    "FusedBatchNormGradGrad",
+)
+
+
+def _with(problem, **values):
+    """In float64, mean and variance those of x in training; what need not be read is 0."""
+    values = {r: np.nan_to_num(problem.wide(r, np.float64)) for r in problem.values} | values
+    values["forward_coefficients"] = np.zeros(0)
+    if not values.get("offset", np.zeros(0)).size:
+        values["offset"] = np.zeros(problem.view[1])
+    if problem.is_training and "y_backprop" in values:
+        values |= {"mean": values["x"].mean(_AXES), "variance": values["x"].var(_AXES)}
+    return dataclasses.replace(problem, values=values)
+
+
+def _drawn(op):
+    """Of both modes, with numbers of ordinary size."""
+    cases = generate.generate(150, 3, generate.combinations([op]))
+    small = [c for c in cases if 8 <= math.prod(c.shape) <= 3000]
+    changes = {"dtype": "float32", "kind": "normal", "statistics": "batch"}
+    drawn = (dataclasses.replace(c, **changes) for c in small)
+    return [_with(Filled.of(case).problem) for case in drawn]
+
+
+def _y(problem):
+    """Before the activation and the side input."""
+    x, is_training = problem["x"], problem.is_training
+    mean = x.mean(_AXES) if is_training else problem["mean"]
+    variance = x.var(_AXES) if is_training else problem["variance"]
+    normalized = (x - mean[:, None]) / np.sqrt(variance + problem.epsilon)[:, None]
+    return problem["scale"][:, None] * normalized + problem["offset"][:, None]
+
+
+def _loss(problem):
+    """What first-order gradients are derivatives of: the sum of y_backprop times y."""
+    y, kind = _y(problem), problem.activation
+    if kind in spec.SMOOTH_ACTIVATIONS:
+        y = activated(y + (problem["y"] if problem.num_side_inputs else 0), kind)
+    elif "y" in problem.values:  # Which side of a clamp a number is on is what is given.
+        y = np.where(passes(problem["y"], kind), y, 0)
+    return (problem["y_backprop"] * y).sum()
+
+
+def _loss_of_gradients(problem):
+    """What second-order ones are: the sum of what arrives times the first-order gradients."""
+    arriving = {r: a for r, a in problem.values.items() if r.endswith("_backprop_grad")}
+    values = {r: a for r, a in problem.values.items() if r not in arriving}
+    first = right(None, dataclasses.replace(problem, values=values), problem.is_training)
+    return sum((a * first[role.removesuffix("_grad")]).sum() for role, a in arriving.items())
+
+
+def _derivative(loss, problem, role, direction):
+    """By central differences, extrapolated; and how far it may be off."""
+    coarse, fine = (
+        (loss(_with(problem, **{role: problem[role] + step * direction}))
+         - loss(_with(problem, **{role: problem[role] - step * direction}))) / (2 * step)
+        for step in (_STEP, _STEP / 2)
+    )  # fmt: skip
+    return (4 * fine - coarse) / 3, abs(fine - coarse) * 0.05 + 2.0**-40 * abs(loss(problem))
+
+
+@pytest.mark.parametrize("op", _OPS)
+def test_what_the_oracle_computes_is_the_formula_and_its_derivatives(op):
+    seen = set()
+    for number, problem in enumerate(_drawn(op)):
+        found = right(None, problem, problem.is_training)
+        checks = []  # (output, value, what it should be, how far it may be off)
+        if op == _OPS[0]:
+            y = activated(_y(problem) + problem.values.get("side_input", 0), problem.activation)
+            checks = [("y", found["y"], y, 2.0**-40 * (1 + np.abs(y)))]
+            if problem.is_training:
+                mean = problem["x"].mean(_AXES)
+                checks.append(("saved_mean", found["saved_mean"], mean, 2.0**-44))
+        second = "x_backprop_grad" in problem.values
+        for role, output in (_SECOND if second else _GRADIENTS).items() if not checks else ():
+            direction = np.random.default_rng(number).standard_normal(problem[role].shape)
+            loss = _loss_of_gradients if second else _loss
+            want, error = _derivative(loss, problem, role, direction)
+            terms = found[output] * direction
+            # Few elements cross a place where the derivative jumps.
+            share = 2.0**-7 if problem.activation == "HardSilu" else 2.0**-36
+            checks.append((output, terms.sum(), want, error + share * np.abs(terms).sum()))
+        for output, value, want, allowed in checks:
+            assert np.all(np.abs(value - want) <= allowed), (number, output)
+            if np.any(np.abs(value * (1 + 2.0**-10) - want) > allowed):  # A wrong factor shows.
+                seen.add((output, problem.is_training))
+    outputs = ("y", "saved_mean") if op == _OPS[0] else (_SECOND if second else _GRADIENTS).values()
+    assert len(seen) == 2 * len(outputs) - (op == _OPS[0]), seen

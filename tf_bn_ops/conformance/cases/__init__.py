@@ -6,5 +6,4 @@ coverage.py      which properties of cases came together
 contract.py      cases of malformed calls; execution_modes.py: how a case is executed
 mapping.py       ops of other libraries
 foreign_shapes.py    shapes that other libraries failed on
-relations/       cases whose answers are compared with each other
 """

@@ -5,8 +5,7 @@
 Op, dtype, layout, shape, mode, kind of inputs
 (models/inputs.py), where mean and variance come from ("batch": the statistics of x; "given":
 others), epsilon, execution modes (execution_modes.py: "eager", "graph", or several joined by "+"
-whose results have to be bitwise identical), seed. Kinds "error/..." are described in contract.py,
-kinds "relation/..." in relations/.
+whose results have to be bitwise identical), seed. Kinds "error/..." are described in contract.py.
 
 generate.py parses such strings, and draws cases.
 """
@@ -22,14 +21,12 @@ from tf_bn_ops.harness.problems import Call, Inputs
 KINDS = {
     (RANDOM := "random"): "--cases of them, with values to compare",
     (CONTRACT := "contract"): "malformed calls, a tenth as many, all without random ones",
-    (RELATIONS := "relations"): "relations between the candidate's own answers, the same number",
     (FOREIGN_SHAPES := "foreign_shapes"): "shapes on which other libraries failed",
 }
 
 STATISTICS = ("batch", "given")
 # How kinds begin whose inputs no formula model draws.
 ERROR_PREFIX = "error/"
-RELATION_PREFIX = "relation/"
 # The execution mode in which a gradient and x are one tensor.
 ALIAS = "alias"
 
@@ -56,13 +53,9 @@ class Case(Call):
         return self.spec.name
 
     @property
-    def checks_relation(self) -> bool:
-        return self.kind.startswith(RELATION_PREFIX)
-
-    @property
     def compares_values(self) -> bool:
         """Whether its outputs are held against the right ones."""
-        return not self.kind.startswith((ERROR_PREFIX, RELATION_PREFIX))
+        return not self.kind.startswith(ERROR_PREFIX)
 
     @property
     def execution_modes(self) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance.cases import contract, coverage, shapes
 from tf_bn_ops.conformance.cases.case import ALIAS, STATISTICS, Case
 from tf_bn_ops.conformance.cases.execution_modes import BASES, DRAWN, EXECUTION_MODES, MOST_CONSTANT
-from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.conformance.models import inputs
 from tf_bn_ops.conformance.models.formula_models import model_of
 from tf_bn_ops.spec import OpSpec
@@ -65,7 +64,7 @@ def parse(text: str) -> Case:
     _member(f"dtype of {op.name}", dtype, op.dtypes)
     _member(f"layout of {op.name}", layout, op.layouts)
     _member(f"mode of {op.name}", mode, op.modes)
-    _member("kind of inputs", kind, (*model_of(op).kinds, *contract.kinds(op), *table.kinds(op)))
+    _member("kind of inputs", kind, (*model_of(op).kinds, *contract.kinds(op)))
     _member("source of statistics", statistics, STATISTICS)
     _check_execution(execution)
     try:
@@ -203,14 +202,14 @@ def _draw(
 def _may_alias(case: Case) -> bool:
     """Whether two of its inputs can be one tensor."""
     views = [arg for arg in case.spec.inputs if arg.kind in (spec.VIEW, spec.VIEW_LIST)]
-    return not case.checks_relation and len(views) > 1
+    return len(views) > 1
 
 
 def attach(cases: Iterable[Case], seed: int, names: Sequence[str] | None) -> Iterator[Case]:
     """The cases with further execution modes.
 
     Args:
-      cases: those that compare values, or check relations.
+      cases: those that compare values.
       seed: of the run, which the default run's random subset is drawn from.
       names: execution modes that every case gets; None: those of the default run.
     """

@@ -14,7 +14,6 @@ from typing import Any
 
 import jinja2
 
-from tf_bn_ops.conformance.cases.case import RELATIONS
 from tf_bn_ops.conformance.reports import overview
 from tf_bn_ops.conformance.reports import record as record_lib
 from tf_bn_ops.conformance.reports import summary as summary_lib
@@ -85,7 +84,6 @@ def of_record(record: dict[str, Any]) -> str:
         departures=record_lib.departures(record),
         modes=modes,
         mode_names=sorted({mode for _, mode, _ in modes}),
-        is_alone=record["settings"]["kinds"] == [RELATIONS],
         references=_REFERENCES,
         group=summary_lib.GROUP,
         worst_cases=summary_lib.worst_cases,

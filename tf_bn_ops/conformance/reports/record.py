@@ -185,8 +185,7 @@ def of_result(index: int, result: CaseResult) -> dict[str, Any]:
     """The entry of "cases" for the case at a place in the run."""
     case = result.case
     kind = model_of(case.spec).kinds.get(case.kind)
-    # What a relation is off by has no unit in the last place.
-    flushed = case.checks_relation or (kind is not None and kind.flushed)
+    flushed = kind is not None and kind.flushed
     modes: dict[str, dict[str, str]] = {}
     for (name, mode), state in result.modes.items():
         modes.setdefault(name, {})[mode] = state

@@ -119,7 +119,7 @@ class Summary:
     def of(cls, record: dict[str, Any]) -> Summary:
         cases = record["cases"]
         groups = _by(cases, lambda case: tuple(case[field] for field in GROUP))
-        # Of malformed calls and of relations one row each.
+        # Of malformed calls one row.
         kinds = _by(cases, lambda case: case["kind"].split("/")[0])
         total = _by(cases, lambda case: None).get(None, Row())
         return cls(dict(sorted(groups.items())), dict(sorted(kinds.items())), total)

@@ -64,11 +64,8 @@ class Divergence:
             "rank": spec.LAYOUTS[case.layout][0],
             "empty": case.is_empty,
         }
-        # It speaks of results: of a case without values there are none, a relation compares some.
-        has_results = case.compares_values or (
-            case.checks_relation and not self.is_about_values and not self.is_unwritten
-        )
-        if not has_results and "kind" not in self.when:
+        # It speaks of results: a case without values has none.
+        if not case.compares_values and "kind" not in self.when:
             return False
         if self.what.partition(":")[2] not in ("", *(arg.role for arg in case.spec.outputs)):
             return False
