@@ -16,7 +16,7 @@ import pytest
 import replica_processes
 import tensorflow as tf
 
-from tf_bn_ops.keras import BatchNormalization, _fused_call
+from tf_bn_ops.keras import BatchNormalization, _fused_call, update_batch_norm
 
 # Some hundred roundings of the type that the steps compute in. With a mask, the reference is Keras'
 # float32 formula, whose mean of 100 is off by 1e-5 and whose counts are 1e-7 too large.
@@ -214,3 +214,23 @@ def test_a_mask_without_samples_leaves_what_keras_leaves(mask):
         y = layer(x, training=True, mask=tf.constant(mask))
         results.append([*y.numpy(), layer.moving_mean.numpy(), layer.moving_variance.numpy()])
     np.testing.assert_allclose(*results, rtol=1e-5)
+
+
+# ---- update_batch_norm ---------------------------------------------------------------------------
+
+
+def updated(strategy: Any, synchronized: bool) -> list[list[float]]:
+    """Statistics of two layers after two passes, whose last batch leaves a replica without any."""
+    with strategy.scope():
+        norms = [keras.layers.BatchNormalization(), BatchNormalization(synchronized=synchronized)]
+        model = keras.Sequential([keras.Input((6, 6, 3)), *norms])
+    update_batch_norm(model, IMAGES[:7], batch_size=3, passes=2, verbose=0)
+    return [value for norm in norms for value in statistics_of(norm)]
+
+
+@pytest.mark.parametrize(("workers", "synchronized"), [(0, False), (0, True), (2, False)])
+def test_update_batch_norm_is_of_all_replicas(workers, synchronized):
+    (want,) = replica_processes.run(updated, synchronized, replicas=1)
+    for got in replica_processes.run(updated, synchronized, replicas=2, workers=workers):
+        np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-6)
+    np.testing.assert_allclose(want[0], IMAGES[:7].mean((0, 1, 2), "float64"), rtol=1e-6)

@@ -14,13 +14,16 @@ import keras  # noqa: F401
 from tf_bn_ops.keras._layer import BatchNormalization
 from tf_bn_ops.keras._replace import batch_norm_report, replace_batch_norm, restore_batch_norm
 from tf_bn_ops.keras._switch import disable
+from tf_bn_ops.keras._update import UpdateBatchNorm, update_batch_norm
 
 __all__ = [
     "BatchNormalization",
+    "UpdateBatchNorm",
     "batch_norm_report",
     "disable",
     "replace_batch_norm",
     "restore_batch_norm",
+    "update_batch_norm",
 ]
 
 

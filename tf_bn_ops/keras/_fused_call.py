@@ -248,8 +248,7 @@ def _synchronized(layer: Any, inputs: Any, mask: Any, behind: Behind) -> Any:
         statistics = _sync.global_statistics(x, layer.axis)
         y = _sync.normalize(call, x, scale, offset, statistics, side_inputs)
     else:
-        weights = mask if _keras_weighs() else tf.cast(mask, tf.bool)
-        statistics = _sync.global_statistics(x, -1, weights)
+        statistics = _sync.global_statistics(x, -1, weights_of(mask))
         # Statistics and y are of different samples, so they are differentiated apart.
         y = bindings.batch_norm_elemt(
             x,
@@ -270,6 +269,11 @@ def _synchronized(layer: Any, inputs: Any, mask: Any, behind: Behind) -> Any:
     for variable, average in zip((layer.moving_mean, layer.moving_variance), averages, strict=True):
         variable.assign(tf.cast(average, tf.float32))
     return keras.ops.cast(y, layer.compute_dtype)
+
+
+def weights_of(mask: Any) -> Any:
+    """How much each sample counts by a mask, as in Keras; None if there is no mask."""
+    return mask if mask is None or _keras_weighs() else tf.cast(mask, tf.bool)
 
 
 @functools.cache

@@ -39,6 +39,19 @@ class BatchNormReport:
         return f"fused {len(self.fused)} of {total}{_reasons(self.unfused)}"
 
 
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What was done to the normalizations of a model, and why not to the others."""
+
+    verb: str
+    done: tuple[str, ...]
+    kept: dict[str, str]
+
+    def __str__(self) -> str:
+        total = len(self.done) + len(self.kept)
+        return f"{self.verb} {len(self.done)} of {total}{_reasons(self.kept)}"
+
+
 def batch_norm_report(model: Any) -> BatchNormReport:
     """Says which normalizations of a model are on the fused ops, and why the others are not.
 

@@ -79,7 +79,8 @@ def _results(model: Any, x: Any, training: bool) -> list[np.ndarray]:
 @contextlib.contextmanager
 def _restored(model: Any) -> Iterator[list[tuple[Any, np.ndarray]]]:
     """Gives every variable of the model with its value, which it has again at the end."""
-    values = [(variable, np.array(variable.numpy())) for variable in model.variables]
+    variables = {id(v): v for v in (*model.variables, *model.metrics_variables)}.values()
+    values = [(variable, np.array(variable.numpy())) for variable in variables]
     try:
         yield values
     finally:
