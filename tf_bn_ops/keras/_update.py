@@ -17,7 +17,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_bn_ops import _ops, _replicas, _sync
+from tf_bn_ops import _replicas, _sync
+from tf_bn_ops.generated import bindings
 from tf_bn_ops.keras._fused_call import _PARENT_MOMENTS, weights_of
 from tf_bn_ops.keras._replace import _KERAS_LAYER, Report, _batch_norms, _checked
 from tf_bn_ops.keras._verify import _restored
@@ -241,7 +242,7 @@ def _merged(rows: Any) -> Any:
     """One row of count, means and sums of (x - mean)^2, from several."""
     channels = rows.shape[1] // 2
     counts, means, m2s = tf.split(rows, [1, channels, channels], axis=1)
-    count, *others = _ops.batch_norm_gather_stats(counts[:, 0], means, m2s)
+    count, *others = bindings.batch_norm_gather_stats(counts[:, 0], means, m2s)
     return tf.concat([count[tf.newaxis], *others], 0)
 
 
