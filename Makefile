@@ -10,6 +10,8 @@
 #                                 they are left out by themselves where TensorFlow lacks XLA's headers
 #   make ARCH=aarch64 ...         the same for another machine, into build/aarch64, with a cross compiler and
 #                                 that machine's Python under an emulator: make aarch64-parts gets them
+#   make ISAS=all                 with all instruction sets, not those of this processor and the baseline alone; pip,
+#                                 make wheel and make test-all build all
 # Other knobs: CXX, CXXFLAGS (appended to ours), LDFLAGS, V=1 (show commands),
 # VENV_PYTHON (the Python that makes .venv), ARGS (passed on by conformance and test),
 # TESTS (what make test runs).
@@ -160,7 +162,11 @@ sources = $(sort $(wildcard $(1)/*.cc))
 objects = $(patsubst %.cc,$(B)/%.o,$(call sources,cc/$(1)))
 
 # Each line of isa_builds.txt that fits this machine, as name|condition|flag|flag...
-ISA_BUILDS := $(shell ARCH='$(ARCH)' tools/list_flags.sh isa cc/cpu/isa/isa_builds.txt)
+ISAS ?= $(if $(filter test-all wheel% release%,$(GOALS)),all,native)
+ifeq ($(filter all native,$(ISAS)),)
+$(error ISAS=$(ISAS) is neither native, the instruction sets of this processor, nor all)
+endif
+ISA_BUILDS := $(shell ARCH='$(ARCH)' tools/list_flags.sh $(ISAS:all=isa) cc/cpu/isa/isa_builds.txt)
 isa_name = $(firstword $(subst |, ,$(1)))
 isa_condition = $(or $(word 2,$(subst |, ,$(1))),true)
 isa_flags = $(wordlist 3,99,$(subst |, ,$(1)))
@@ -210,10 +216,12 @@ OBJECTS := $(CORE_OBJECTS) $(C_API_OBJECTS) $(PORTABLE_OBJECTS) $(OP_OBJECTS) $(
 ifneq ($(TF_VERSION),)
 $(shell mkdir -p $(sort $(dir $(OBJECTS) $(GPU_OBJECTS))) $(B)/lib $(B)/bin)
 
-COMPILE_INPUTS := $(CXX) $(CXX_VERSION) | $(XLA_CXXFLAGS) | $(CXXFLAGS) | $(ISA_BUILDS) | $(VERSION)
+COMPILE_INPUTS := $(CXX) $(CXX_VERSION) | $(XLA_CXXFLAGS) | $(CXXFLAGS) | $(VERSION)
 LINK_INPUTS := $(OUR_LDFLAGS) | $(TF_LDFLAGS) | $(LDFLAGS) | $(OBJECTS) $(GPU_OBJECTS) $(CUDA_LDFLAGS)
 $(eval $(call remember,$(B)/compile.txt,$$(COMPILE_INPUTS)))
 $(eval $(call remember,$(B)/link.txt,$$(LINK_INPUTS)))
+$(eval $(call remember,$(B)/isas.txt,$$(ISA_BUILDS)))
+$(call objects,cpu) $(B)/lib/build_info.json: $(B)/isas.txt
 
 COMPILE = $(CXX) -MMD -MP -c -o $@ $<
 
@@ -251,7 +259,8 @@ $(CLIENT_OBJECTS): $(call sources,cc/client)
 
 # $(call isa_rule,NAME,FLAGS)
 define isa_rule
-$(B)/cc/cpu/isa/%.$(1).o: cc/cpu/isa/%.cc $(B)/compile.txt
+$(call remember,$(B)/isa_$(1).txt,$(2))
+$(B)/cc/cpu/isa/%.$(1).o: cc/cpu/isa/%.cc $(B)/compile.txt $(B)/isa_$(1).txt
 	$$(Q)echo '  CXX     $$< ($(1))'
 	$$(Q)$$(COMPILE) $$(KERNEL_CXXFLAGS) -DTF_BN_OPS_ISA=$(1) $(2) $$(CXXFLAGS)
 endef
@@ -340,7 +349,10 @@ endif
 .PHONY: all gpu examples conformance bench test test-all wheel docs lint lint-python \
   lint-types lint-cxx format clean help
 
-all: $(INSTALLED)  ## Build tf_bn_ops/lib (the default)
+all: $(if $(TF_VERSION),$(LIB_DIR)/.built)  ## Build tf_bn_ops/lib (the default); ISAS=all: also for other processors than this one
+$(LIB_DIR)/.built: $(INSTALLED)
+	$(Q)echo '  BUILT   kernels: $(ISA_NAMES)$(if $(filter native,$(ISAS)), (what this processor runs; ISAS=all builds the others too))'
+	$(Q)touch $@
 
 gpu:  ## Build tf_bn_ops/lib with GPU kernels; NVCC=/path/to/nvcc CUDA_ARCHS="80 90"
 	$(Q)rm -f $(LIB_DIR)/.gpu

@@ -113,6 +113,7 @@ class BuildLibraries(Command):
             "--no-print-directory",
             f"-j{backend.jobs()}",
             f"PYTHON={tensorflow.python}",
+            "ISAS=all",
             f"LIB_DIR={_seen_by_make(package / 'tf_bn_ops' / 'lib')}",
             "all",
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import platform
 import re
@@ -81,9 +82,25 @@ def problem(result: subprocess.CompletedProcess[str]) -> str:
     return sentences[0]
 
 
-def isa_names(tree: pathlib.Path) -> list[str]:
-    listed = run(["tools/list_flags.sh", "isa", "cc/cpu/isa/isa_builds.txt"], tree).stdout
-    return [line.split("|")[0] for line in listed.splitlines()]
+def isa_names(tree: pathlib.Path, **variables: str) -> list[str]:
+    """The instruction sets that make builds; all of this machine's kind with ISAS=all."""
+    kind = "isa" if os.environ.get("ISAS") == "all" else "native"
+    command = ["tools/list_flags.sh", kind, "cc/cpu/isa/isa_builds.txt"]
+    return [line.split("|")[0] for line in run(command, tree, **variables).stdout.splitlines()]
+
+
+def test_make_builds_the_instruction_sets_of_this_processor(repo_root, tmp_path, monkeypatch):
+    """And the baseline, which is always there; all of them where the processor is another one's."""
+    monkeypatch.delenv("ISAS", raising=False)
+    flags = "flags\t\t: fpu fma avx2 avx512f\n"
+    (tmp_path / "cpuinfo").write_text(flags + flags)
+    of_x86 = {"CPUINFO": str(tmp_path / "cpuinfo")}
+    if platform.machine() == "x86_64":
+        assert isa_names(repo_root, **of_x86) == ["avx2", "baseline"]
+        assert "neon" in isa_names(repo_root, ARCH="aarch64", **of_x86)
+    assert make(repo_root, "-n", "ISAS=some").stderr.count("ISAS=some is neither native") == 1
+    monkeypatch.setenv("ISAS", "all")
+    assert set(isa_names(repo_root)) > {"baseline"}
 
 
 # ---- What is built again ---------------------------------------------------------------------
