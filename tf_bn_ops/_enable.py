@@ -155,9 +155,7 @@ def say(enabled: Enabled, is_last: bool = True) -> str:
     return line
 
 
-_WITHOUT_KERAS = (
-    "or leave its layers out, by tf_bn_ops.enable(keras=False) or TF_BN_OPS=kernels,fuse"
-)
+_WITHOUT_KERAS = "or leave its layers out: tf_bn_ops.enable(keras=False), or TF_BN_OPS=kernels,fuse"
 
 
 def _enable_keras() -> None:

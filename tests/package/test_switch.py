@@ -48,10 +48,8 @@ def python(tmp_path_factory: pytest.TempPathFactory, repo_root: pathlib.Path) ->
 
 def said(python: pathlib.Path, program: str, *arguments: str, **variables: str) -> str:
     """What a program prints; it has to succeed."""
-    folder = python.parent
-    script = folder / "program.py"
-    script.write_text(program)
-    done = run([python, script, *arguments], folder, TF_CPP_MIN_LOG_LEVEL="3", **variables)
+    command = [python, "-c", program, *arguments]
+    done = run(command, python.parent, TF_CPP_MIN_LOG_LEVEL="3", **variables)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     return done.stdout
 
@@ -184,7 +182,7 @@ RANGE = (
 def test_a_keras_out_of_range_is_refused_in_one_sentence(python, tmp_path):
     refusal, error = json.loads(said(python, KERAS, str(tmp_path), "3.0.1"))
     assert error == RANGE.format("3.0.1")
-    assert refusal.startswith(f"{error}, or leave its layers out, by ")
+    assert refusal.startswith(f"{error}, or leave its layers out: ")
 
 
 def test_the_range_of_keras():
@@ -250,15 +248,12 @@ FIRST_CALLS = {
     "rewrite.unfuse": "import tf_bn_ops, google.protobuf\n"
     "from tensorflow.core.framework import graph_pb2\n"
     "tf_bn_ops.rewrite.unfuse(graph_pb2.GraphDef())",
-    "rewrite of a file": "import tf_bn_ops, pathlib; pathlib.Path('g.pb').write_bytes(b'')\n"
-    "tf_bn_ops.rewrite.fusion_report('g.pb')",
     "a layer": "from tf_bn_ops.keras import BatchNormalization",
     "enable": "import tf_bn_ops; assert not tf_bn_ops.enable().refusals",
     "doctor": "from tf_bn_ops import doctor; assert doctor.main(['doctor']) == 0",
     "TensorFlow": "import tensorflow",
     "Keras": "import keras",
     "a part of Keras": "from keras.layers import Dense",
-    "a part of TensorFlow": "from tensorflow.python.ops import nn",
 }
 
 
@@ -354,21 +349,20 @@ assert not errors, errors
 
 # ---- Child processes, other backends -------------------------------------------------------------
 
-CHILDREN = (
-    STATE.partition("if __name__")[0]
-    + """
-if __name__ == "__main__":
-    import multiprocessing, sys
-    with multiprocessing.get_context(sys.argv[1]).Pool(1) as pool:
-        print(pool.apply(state))
+CHILDREN = """
+import multiprocessing, sys
+sys.path.insert(0, sys.argv[2])
+from module import state
+with multiprocessing.get_context(sys.argv[1]).Pool(1) as pool:
+    print(pool.apply(state))
 """
-)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_children_have_it(python, method):
-    assert_on(said(python, CHILDREN, method, TF_BN_OPS="1"))
+def test_children_of_multiprocessing_have_it(python, tmp_path, method):
+    (tmp_path / "module.py").write_text(STATE)
+    assert_on(said(python, CHILDREN, method, str(tmp_path), TF_BN_OPS="1"))
 
 
 BACKENDS = """
@@ -387,7 +381,7 @@ print(json.dumps(tf_bn_ops.enable(fuse=False).refusals))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("backend", ["jax", "numpy", "another"])
+@pytest.mark.parametrize("backend", ["jax", "numpy"])
 def test_keras_on_another_backend_keeps_its_layers_and_says_so(python, backend):
     """Whether the backend is installed or not; TensorFlow's kernels are replaced."""
     told = said(python, BACKENDS, KERAS_BACKEND=backend, TF_BN_OPS="1")
