@@ -71,6 +71,7 @@ def main(argv: list[str]) -> int:
         if not asked:
             raise _command.UsageError("--only names nothing: leave it out for everything")
         if flags.report not in ("", "1"):
+            flags.report = os.path.abspath(flags.report)  # The program may change the folder.
             _command.check_writable(pathlib.Path(flags.report))
         _check(asked)
     except (ValueError, ImportError, OSError) as error:
@@ -89,7 +90,10 @@ def main(argv: list[str]) -> int:
 def _check(asked: dict[str, bool]) -> None:
     """Refuses what is known to be impossible before the program starts, without an import."""
     here = _loader.installation()
-    for name in (_loader.OP_LIBRARY, *_loader.COMPANIONS):
+    names = [_loader.OP_LIBRARY, _loader.CORE_LIBRARY]
+    names += [_loader.OVERRIDE_LIBRARY] * asked["kernels"]
+    names += [_loader.OPTIMIZER_LIBRARY] * asked["fuse"]
+    for name in names:
         _loader.check_whole(here.path(name))
     _loader.build_info()
     if importlib.util.find_spec("tensorflow") is None:

@@ -215,6 +215,8 @@ class _AfterImport:
             def execute_and_call(module: Any) -> None:
                 before = {*sys.modules}
                 execute(module)
+                if module.__name__ != fullname:  # Of a loader that several modules share.
+                    return
                 try:
                     self.actions[fullname]()
                 except BaseException:

@@ -6,11 +6,15 @@ matter a stand-in is imported, and the programs with the real one are few or lon
 
 from __future__ import annotations
 
+import importlib
+import importlib.machinery
+import importlib.util
 import json
 import pathlib
 import shutil
 import sys
 import types
+from typing import Any, ClassVar
 
 import pytest
 from build_helpers import bare_venv, fake_tensorflow, run, site_packages
@@ -155,6 +159,30 @@ def test_a_failing_import_of_this_package_takes_no_other_away(python, stand_ins,
     told = said(python, OPTIONAL, value, **how).splitlines()
     assert len(told) == 2 and len({*told}) == 1
     assert ("'a'" if value == "a wrong word" else "/nowhere does not exist") in told[0]
+
+
+class SharedLoader:
+    """An importer that is the loader of all its modules, as those of frozen programs are."""
+
+    SOURCES: ClassVar = {"stand_in": "import within; done = True", "within": "", "after": ""}
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        return importlib.machinery.ModuleSpec(name, self) if name in self.SOURCES else None
+
+    def create_module(self, spec: Any) -> None:
+        pass
+
+    def exec_module(self, module: Any) -> None:
+        exec(self.SOURCES[module.__name__], vars(module))
+
+
+def test_the_end_of_an_import_is_that_of_the_package_alone(monkeypatch):
+    monkeypatch.setattr(sys, "meta_path", [SharedLoader(), *sys.meta_path])
+    ended = []
+    _startup.call_after_imports({"stand_in": lambda: ended.append(sys.modules["stand_in"].done)})
+    importlib.import_module("stand_in")
+    importlib.import_module("after")
+    assert ended == [True]
 
 
 KERAS = """
@@ -365,26 +393,25 @@ def test_children_of_multiprocessing_have_it(python, tmp_path, method):
     assert_on(said(python, CHILDREN, method, str(tmp_path), TF_BN_OPS="1"))
 
 
-BACKENDS = """
-import json, logging
-import tensorflow as tf
-said = []
-logging.getLogger("tf_bn_ops").addHandler(logging.NullHandler())
-logging.getLogger("tf_bn_ops").warning = lambda text, *words: said.append(text % words)
-try:
-    import keras
-except ImportError:  # Of the backend.
-    pass
-import tf_bn_ops
-print(json.dumps(tf_bn_ops.enable(fuse=False).refusals))
-"""
+KERAS_ON_JAX = "class backend:\n    backend = lambda: 'jax'\n__version__ = '3.9.0'\n"
+
+
+def test_keras_on_another_backend_keeps_its_layers_and_says_so(python, tmp_path):
+    """Once at its import, as a warning, and where it is asked for again."""
+    (tmp_path / "keras.py").write_text(KERAS_ON_JAX)
+    program = (
+        "import keras, tf_bn_ops; print(*tf_bn_ops.enable(kernels=False, fuse=False).refusals)"
+    )
+    done = run([python, "-c", program], tmp_path, PYTHONPATH=str(tmp_path), TF_BN_OPS="1")
+    assert "because it runs on the backend jax: set KERAS_BACKEND=tensorflow" in done.stdout
+    assert "TF_BN_OPS=kernels,fuse" in done.stdout and done.stderr == 2 * done.stdout
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("backend", ["jax", "numpy"])
-def test_keras_on_another_backend_keeps_its_layers_and_says_so(python, backend):
-    """Whether the backend is installed or not; TensorFlow's kernels are replaced."""
-    told = said(python, BACKENDS, KERAS_BACKEND=backend, TF_BN_OPS="1")
-    (refusal,) = json.loads(told.splitlines()[-1])
-    assert f"it runs on the backend {backend}" in refusal or "cannot be imported" in refusal
-    assert "TF_BN_OPS=kernels,fuse" in refusal
+def test_a_backend_of_keras_that_is_not_installed(python):
+    """TensorFlow's import does without Keras then."""
+    program = "import json, tensorflow, tf_bn_ops; print(json.dumps(tf_bn_ops.enable().refusals))"
+    told = said(python, program, KERAS_BACKEND="jax", TF_BN_OPS="1").splitlines()[-1]
+    refusals = json.loads(told)
+    assert len(refusals) == (importlib.util.find_spec("jax") is None)
+    assert all("Keras 3 cannot be imported" in refusal for refusal in refusals)
