@@ -59,5 +59,10 @@ else:
         return value
 
 
+def load_ipython_extension(ipython: Any) -> None:
+    """`%load_ext tf_bn_ops`: the switch in a notebook, before or after TensorFlow is imported."""
+    _startup.follow_command("1", show=print)
+
+
 def __dir__() -> list[str]:
     return sorted([*__all__, "__version__", "keras", "raw_ops", "rewrite"])

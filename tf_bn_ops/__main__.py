@@ -15,6 +15,7 @@ _COMMANDS = {
         "compare the ops with TensorFlow and an oracle",
     ),
     "rewrite": ("tf_bn_ops.rewrite.rewrite_command", "rename ops in a GraphDef or SavedModel"),
+    "run": ("tf_bn_ops._run", "run a program with batch normalization on this library"),
     "doctor": ("tf_bn_ops.doctor", "say what is installed and what is wrong with it"),
 }
 
@@ -38,6 +39,10 @@ def _usage() -> str:
 
 def main(argv: list[str]) -> int:
     """Runs the command named by `argv[1]`; returns the exit status (2: wrong usage)."""
+    if argv[1:2] == ["run"]:  # Its output, signals and errors are the program's.
+        from tf_bn_ops import _run as command
+
+        return command.main(["tf_bn_ops run", *argv[2:]])
     return _command.guarded("tf_bn_ops", lambda: _run(argv))
 
 

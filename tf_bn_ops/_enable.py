@@ -28,10 +28,17 @@ _ADDED_OPS = ("_FusedBatchNormGradEx",)
 # TensorFlow renames the ops to these where oneDNN is on.
 _ONEDNN_OPS = tuple("_MklNative" + op.removeprefix("_") for op in _OPS)
 
-_logger = logging.getLogger("tf_bn_ops")
-log_refusal = _logger.warning
 # The last line that said what is on.
 _said = ""
+
+
+def log_refusal(sentence: str) -> None:
+    _logger().warning("%s", sentence)
+
+
+def _logger() -> logging.Logger:
+    """Not before it is used: logging.config disables loggers that it finds."""
+    return logging.getLogger("tf_bn_ops")
 
 
 class Kernel(NamedTuple):
@@ -133,7 +140,7 @@ def say(enabled: Enabled, is_last: bool = True) -> str:
     calls, something is on, and it was not said before."""
     global _said
     for refusal in enabled.refusals:
-        log_refusal("%s", refusal)
+        log_refusal(refusal)
     parts = [
         *([f"{len(enabled.kernels)} kernels"] if enabled.kernels else []),
         *(["Keras layers"] if enabled.keras else []),
@@ -151,13 +158,11 @@ def say(enabled: Enabled, is_last: bool = True) -> str:
     if line == _said:
         return ""
     _said = line
-    _logger.info("%s", line)
+    _logger().info("%s", line)
     return line
 
 
-_WITHOUT_KERAS = (
-    "or leave its layers out, by tf_bn_ops.enable(keras=False) or TF_BN_OPS=kernels,fuse"
-)
+_WITHOUT_KERAS = "or leave its layers out: tf_bn_ops.enable(keras=False), or TF_BN_OPS=kernels,fuse"
 
 
 def _enable_keras() -> None:

@@ -11,6 +11,7 @@ import _thread
 import functools
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NoReturn
@@ -19,6 +20,8 @@ from tf_bn_ops._environment import variable
 
 VARIABLE = "TF_BN_OPS"
 REPORT_VARIABLE = "TF_BN_OPS_REPORT"
+# What pip installs into site-packages.
+HOOK = "tf_bn_ops.pth"
 # What TF_BN_OPS may list, by the names of the arguments of `enable`.
 WORDS = ("kernels", "keras", "fuse")
 
@@ -68,24 +71,51 @@ def requested() -> dict[str, bool]:
 def follow_environment() -> None:
     """Enables what TF_BN_OPS lists as soon as the package that it concerns has been imported, and
     starts the report that TF_BN_OPS_REPORT asks for."""
-    if target := variable(REPORT_VARIABLE):
-        importlib.import_module("tf_bn_ops._report").start(target)
+    _start_report(variable(REPORT_VARIABLE))
     if variable(VARIABLE):
         follow(requested)
+
+
+def follow_command(
+    words: str,
+    report: str = "",
+    show: Callable[[str], object] | None = None,
+    fail: Callable[[str, set[str]], NoReturn] | None = None,
+) -> None:
+    """Does what the two variables would with these values, in an environment that may not be
+    trusted, since a command line asks for it; `show` and `fail` as in `follow`."""
+    _start_report(report)
+    follow(lambda: parse(words), show, fail)
+
+
+@functools.cache
+def _start_report(target: str) -> None:
+    if target:
+        importlib.import_module("tf_bn_ops._report").start(target)
+
+
+def has_hook() -> bool:
+    """Whether this Python, and so its children, run the start-up file of an installed package."""
+    site = sys.modules.get("site")
+    if site is None:  # -S
+        return False
+    folders = [*site.getsitepackages(), *filter(None, [site.ENABLE_USER_SITE and site.USER_SITE])]
+    return any(os.path.isfile(f"{folder}/{HOOK}") for folder in folders)
 
 
 def follow(
     asked: Callable[[], dict[str, bool]],
     show: Callable[[str], object] | None = None,
-    fail: Callable[[str], NoReturn] | None = None,
+    fail: Callable[[str, set[str]], NoReturn] | None = None,
 ) -> None:
     """Enables what `asked` returns as soon as the package that it concerns has been imported.
 
     Args:
       asked: called at the end of each import; a ValueError of it makes the import fail.
       show: called with a line that says what is on.
-      fail: called with a sentence where something that was asked for is not possible; otherwise
-        the import fails with a LibraryError, or the logger warns of a refusal.
+      fail: called with a sentence where something that was asked for is not possible, and the
+        words that are refused, none where a library does not fit; without it the logger warns of
+        a refusal, and the import fails with a LibraryError.
     """
     call_after_imports(
         {
@@ -99,7 +129,7 @@ def _enable_after(
     package: str,
     asked: Callable[[], dict[str, bool]],
     show: Callable[[str], object] | None,
-    fail: Callable[[str], NoReturn] | None,
+    fail: Callable[[str, set[str]], NoReturn] | None,
 ) -> None:
     """What is left to do at the end of the import of `package`."""
     from tf_bn_ops import _enable, _loader  # Not above: every process with the variable is here.
@@ -125,11 +155,12 @@ def _enable_after(
     except _loader.LibraryError as error:
         _imported.discard(package)
         if fail is not None:
-            fail(str(error))
+            fail(str(error), set())
         raise
-    _refused.update(word for word in now if not getattr(enabled, word))
-    if fail is not None and enabled.refusals:
-        fail("; ".join(enabled.refusals))
+    refused = {word for word in now if not getattr(enabled, word)}
+    _refused.update(refused)
+    if fail is not None and refused:
+        fail("; ".join(enabled.refusals), refused)
     # Where Keras imports TensorFlow, one line at the end says all.
     is_last = "keras" not in wanted or "keras" in _imported or "keras" not in sys.modules
     line = _enable.say(enabled, is_last)
@@ -184,6 +215,8 @@ class _AfterImport:
             def execute_and_call(module: Any) -> None:
                 before = {*sys.modules}
                 execute(module)
+                if module.__name__ != fullname:  # Of a loader that several modules share.
+                    return
                 try:
                     self.actions[fullname]()
                 except BaseException:

@@ -290,11 +290,20 @@ def _switch(found: Probe) -> Finding:
     try:
         wanted = _startup.requested()
         if not wanted:
-            return Finding("switch", OK, f"off ({_startup.VARIABLE}=1 turns it on)")
+            text = f"off (python -m tf_bn_ops run, or {_startup.VARIABLE}=1, turns it on)"
+            return Finding("switch", OK, text)
         words = ", ".join(word for word, is_wanted in wanted.items() if is_wanted)
         if wanted["kernels"] and found.tensorflow is not None:
             _enable.check_known(found.tensorflow["version"])
-        return Finding("switch", OK, f"{_startup.VARIABLE} turns on {words}")
+        text = f"{_startup.VARIABLE} turns on {words}"
+        if _startup.has_hook():
+            return Finding("switch", OK, text)
+        return Finding(
+            "switch", WARNING,
+            f"{text} in programs that import tf_bn_ops alone, because this Python has no "
+            f"{_startup.HOOK}: install the package with pip, or start programs with "
+            "'python -m tf_bn_ops run PROGRAM'",
+        )  # fmt: skip
     except (ValueError, _enable.Refusal) as error:
         return Finding("switch", PROBLEM, str(error))
 

@@ -56,9 +56,9 @@ def commands() -> str:
     sections = []
     for name, (module, _) in _COMMANDS.items():
         command = importlib.import_module(module)
-        table = ["| flag | default | meaning |", "| --- | --- | --- |"]
-        for flag in sorted(command._FLAGS):
-            table.append(_flag_row(command._FLAGS[flag]))
+        flags = getattr(command, "_FLAGS", {})  # Those of `run` are in its text.
+        table = ["| flag | default | meaning |", "| --- | --- | --- |"] if flags else []
+        table += [_flag_row(flags[flag]) for flag in sorted(flags)]
         usage = f"```text\n{(command.__doc__ or '').strip()}\n```"
         sections.append(f"### {name}\n\n{usage}\n\n" + "\n".join(table))
     return "\n\n".join(sections)

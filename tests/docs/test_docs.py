@@ -26,7 +26,7 @@ import forked
 import pytest
 from build_helpers import make, run, tool
 
-from tf_bn_ops import _loader
+from tf_bn_ops import _loader, _run
 from tf_bn_ops.__main__ import _COMMANDS
 from tf_bn_ops.conformance.cases.mapping import tomllib
 
@@ -149,6 +149,9 @@ def test_commands_exist(code):
         if words[0] == "make":
             result = make(ROOT, "--dry-run", *words[1:])
             assert result.returncode == 0, result.stderr
+        elif words[:4] == ["python", "-m", "tf_bn_ops", "run"]:
+            flags, program = _run._split(words[4:])
+            assert _run._parser().parse_args(flags) and program
         elif words[:3] == ["python", "-m", "tf_bn_ops"]:
             command = importlib.import_module(_COMMANDS[words[3]][0])
             command = getattr(command, "_SUBCOMMANDS", {}).get(" ".join(words[4:5]), command)
@@ -302,7 +305,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
     for name in set(re.findall(r"\btfbn_\w+", header)):
         assert name in api, f"the C ABI of docs/api.md lacks {name}"
     for module, _ in _COMMANDS.values():
-        for flag in importlib.import_module(module)._FLAGS:
+        for flag in getattr(importlib.import_module(module), "_FLAGS", ()):
             assert f"<code>--{flag}</code>" in api, f"docs/api.md lacks --{flag} of {module}"
     from tf_bn_ops.conformance.reports import record
 

@@ -35,7 +35,7 @@ def test_import_needs_neither_the_packages_of_commands_nor_tensorflow():
     assert result.stdout.strip() == _loader.library_path()
 
 
-@pytest.mark.parametrize("command", _COMMANDS)
+@pytest.mark.parametrize("command", [name for name in _COMMANDS if name != "run"])
 def test_a_command_without_its_packages_says_what_to_install(command):
     code = f"from tf_bn_ops.__main__ import main\nsys.exit(main(['tf_bn_ops', {command!r}]))"
     result = run_without(["absl", "rich"], code)
@@ -45,12 +45,19 @@ def test_a_command_without_its_packages_says_what_to_install(command):
     assert "pip install 'tf-bn-ops[commands]'" in result.stderr
 
 
+def test_a_program_runs_without_them(tmp_path):
+    (tmp_path / "script.py").write_text("print('ran')")
+    words = ["tf_bn_ops", "run", str(tmp_path / "script.py")]
+    result = run_without([*_NEEDED], f"from tf_bn_ops.__main__ import main\nmain({words})")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "ran\n", "")
+
+
 def test_a_flag_is_spelled_and_means_the_same_in_all_commands():
     """Kinds of values stand for meanings; a list is plural, so no name has both spellings."""
     kinds: dict[str, set[str]] = {}
     modules = [module for module, _ in _COMMANDS.values()]
     for name in (*modules, "tf_bn_ops.conformance.reports.merge"):
-        values = importlib.import_module(name)._FLAGS
+        values = getattr(importlib.import_module(name), "_FLAGS", {})
         for flag in values:
             kinds.setdefault(flag, set()).add(values[flag].flag_type())
     assert {"dtypes", "json", "explain", "fuse"} <= kinds.keys()

@@ -172,8 +172,12 @@ def test_xla_library(other_build):
         ("keros", doctor.PROBLEM, "has the word 'keros': set it to 1"),
     ],
 )
-def test_the_switch(monkeypatch, value, state, words):
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_the_switch(monkeypatch, value, state, words, is_installed):
     monkeypatch.setenv(_startup.VARIABLE, value)
+    monkeypatch.setattr(_startup, "has_hook", lambda: is_installed)
+    if "turns on" in words and not is_installed:
+        state, words = doctor.WARNING, f"{words} in programs that import tf_bn_ops alone"
     (switch,) = (f for f in doctor.diagnose(healthy()) if f.name == "switch")
     assert switch.state == state
     assert words in switch.text
