@@ -21,7 +21,13 @@ _COMMANDS = {
 
 # Modules that commands need and `import tf_bn_ops` does not -> their packages
 # (requirements/commands.txt).
-_NEEDED = {"absl": "absl-py", "jinja2": "jinja2", "rich": "rich", "tomli": "tomli"}
+_NEEDED = {
+    "absl": "absl-py",
+    "jinja2": "jinja2",
+    "msgspec": "msgspec",
+    "rich": "rich",
+    "tomli": "tomli",
+}
 
 
 def _exists(module: str) -> bool:

@@ -8,6 +8,7 @@ import os
 import pathlib
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -131,14 +132,12 @@ def write_whole(text: str, path: pathlib.Path) -> None:
                 file.write(text)
             return
         target = _led_to(path)
-        temporary = target.with_name(f".{os.getpid()}.new")
-        try:
-            temporary.write_text(text, encoding="utf-8")
+        with tempfile.TemporaryDirectory(prefix=".", dir=target.parent) as folder:
+            new = pathlib.Path(folder, target.name)
+            new.write_text(text, encoding="utf-8")
             if target.exists():
-                shutil.copymode(target, temporary)
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+                shutil.copymode(target, new)
+            new.replace(target)
     except BrokenPipeError:
         raise
     except (OSError, RuntimeError) as error:

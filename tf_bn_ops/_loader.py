@@ -47,7 +47,10 @@ _BUILD = "build it with 'make' in the source tree, or install the package with '
 _PACKAGE = pathlib.Path(__file__).resolve().parent
 # The libraries for one minor version of TensorFlow, in a package that was built for several.
 _OF_MINOR = re.compile(r"lib_tf(\d+\.\d+)")
-_METADATA = re.compile(r"((?:tensorflow|tf)[^-]*)-([^-]+)\.dist-info", re.IGNORECASE)
+_METADATA = re.compile(r"([^-]+)-([^-]+)\.dist-info")
+# How TensorFlow's distributions are called in most places.
+_USUAL_NAME = re.compile("tensorflow|tf_", re.IGNORECASE)
+_OWNS_TENSORFLOW = re.compile(r"^tensorflow/__init__\.py,", re.MULTILINE)
 # Where an ELF file says what machine it is for, and the names of those that we build for.
 _E_MACHINE = 0x12
 _MACHINES = {b"\x3e\x00": "x86_64", b"\xb7\x00": "aarch64"}
@@ -244,10 +247,13 @@ def _find_tensorflow(imported_version: str) -> TensorFlow | None:
     if spec is None or not spec.origin:
         return None
     folder = pathlib.Path(spec.origin).parent
-    for metadata in sorted(folder.parent.glob("*.dist-info")):
+    usual_first = lambda path: (not _USUAL_NAME.search(path.name), path.name)  # noqa: E731
+    for metadata in sorted(folder.parent.glob("*.dist-info"), key=usual_first):
         found = _METADATA.fullmatch(metadata.name)
         try:
-            if found and "tensorflow/__init__.py," in (metadata / "RECORD").read_text("utf-8"):
+            if found and _OWNS_TENSORFLOW.search(
+                (metadata / "RECORD").read_text("utf-8", "replace")
+            ):
                 name = found[1].replace("_", "-")
                 return TensorFlow(imported_version or found[2], folder, name)
         except OSError:

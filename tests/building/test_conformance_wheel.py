@@ -28,7 +28,7 @@ def test_wheel_is_pure_and_asks_for_no_tensorflow(wheel):
         "conformance/reports/page.html", "conformance/cases/generate.py", "__main__.py",
     ):  # fmt: skip
         assert f"tf_bn_ops/{needed}" in names
-    assert "Requires-Dist: numpy" in metadata and "Requires-Dist: jinja2>=3.1,<4" in metadata
+    assert "Requires-Dist: numpy" in metadata and "Requires-Dist: msgspec>=0.20,<1" in metadata
     required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist: ")]
     assert not [line for line in required if "tensorflow" in line.lower()]
     assert "Description-Content-Type: text/markdown" in metadata  # An index shows it.

@@ -14,14 +14,18 @@ from build_helpers import environment, run
 from numpy_kernels import fill
 
 from tf_bn_ops import __main__ as commands
-from tf_bn_ops.conformance import conformance_command, runner
+from tf_bn_ops import _command
+from tf_bn_ops.conformance import conformance_command, flags, runner
 from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.execution import workers
 from tf_bn_ops.conformance.execution.implementations import Implementation
+from tf_bn_ops.conformance.flags import VALUES
 from tf_bn_ops.conformance.models import bounds
 from tf_bn_ops.conformance.reports import record
 from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.settings import Settings
+from tf_bn_ops.harness import machine
+from tf_bn_ops.harness.processes import in_threads
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -159,6 +163,44 @@ def test_a_report_that_cannot_be_written_is_no_failed_case(merge, tmp_path, name
     assert status == 2 and why in said and len(said.splitlines()) == 1, said
     # The other report is written where that is known at the end only.
     assert (tmp_path / "page.html").exists() == (name in ("/dev/full", "unread"))
+
+
+def test_reports_of_one_folder_do_not_disturb_each_other(tmp_path):
+    """Of writers with the same process number, as two containers have; a reader sees one whole."""
+    failed = []
+
+    def write(i):
+        path, text = tmp_path / f"{i % 2}", f"{i % 2}" * 100_000
+        for _ in range(50):
+            try:
+                _command.write_whole(text, path)
+                failed.extend([path] * (path.read_text() != text))
+            except _command.UsageError as error:
+                failed.append(error)
+
+    in_threads(write, 4)
+    assert not failed and sorted(file.name for file in tmp_path.iterdir()) == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("files", "gib"),
+    [
+        ({}, None),
+        ({"/proc/self/cgroup": "0::/", "/sys/fs/cgroup//memory.max": "max"}, None),
+        ({"/proc/self/cgroup": "0::/", "/sys/fs/cgroup//memory.max": "3221225472"}, 3),
+        ({"/proc/self/cgroup": "0::/a/b", "/sys/fs/cgroup/a/memory.max": "2147483648"}, 2),
+        ({"/proc/self/cgroup": "9:cpu,memory:/x\n2:cpuset:/y\n0::/",
+          "/sys/fs/cgroup/memory//memory.limit_in_bytes": "1073741824"}, 1),
+        ({"/proc/self/cgroup": "4:memory:/",
+          "/sys/fs/cgroup/memory//memory.limit_in_bytes": "9223372036854771712"}, None),
+    ],
+)  # fmt: skip
+def test_a_process_may_have_half_of_the_containers_memory(files, gib, monkeypatch):
+    """By cgroups of either version, those above it included; without any, of the machine's."""
+    monkeypatch.setattr(machine, "_read", lambda path: files.get(path, ""))
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    VALUES.mark_as_parsed()
+    assert flags.memory() == (min(whole, gib << 30) if gib else whole) // 2
 
 
 def test_an_output_that_cannot_be_written_is_no_failed_case(merge):

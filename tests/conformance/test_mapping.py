@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import command
+import msgspec
 import numpy as np
 import numpy_kernels
 import pytest
@@ -110,11 +111,11 @@ def test_a_difference_of_the_opdefs_is_named(change, kind, said):
     ours = registry.get("FusedBatchNormGradV2")
     theirs = type(ours).FromString(ours.SerializeToString())
     change(theirs)
-    entry = mapping.OpMapping("Theirs", OPS["FusedBatchNormGradV2"])
+    entry = mapping.OpMapping("Theirs", "FusedBatchNormGradV2")
     found = signatures.differences(entry, theirs, ours)
     assert {k for k, _ in found} == ({kind} if kind else set()), found
     assert all(said in text for _, text in found)
-    narrow = dataclasses.replace(entry, dtypes=("float32",), layouts=("NHWC",))
+    narrow = msgspec.structs.replace(entry, dtypes=("float32",), layouts=("NHWC",))
     less = signatures.differences(narrow, theirs, ours)
     not_claimed = said in ("NCHW", "not of type half", "output scale_backprop is not of")
     assert less == ([] if not_claimed else found)
@@ -124,7 +125,7 @@ def test_a_difference_of_the_opdefs_is_named(change, kind, said):
 def _builtin_shapes(name):
     """What TensorFlow infers, asked once: a question takes milliseconds."""
     tf = pytest.importorskip("tensorflow")
-    mapped = mapping.OpMapping(name, OPS[name])
+    mapped = mapping.OpMapping(name, name)
     builtin = getattr(tf.raw_ops, name)
     ask = signatures.Op(tf, builtin, mapped, False, lambda names, outputs: [*outputs]).shapes
     known = {}
@@ -188,7 +189,7 @@ def test_a_shape_function_that_is_wrong_in_one_layout_and_mode_is_named(fault):
 def test_a_call_without_the_optional_attrs_is_compared(change, kind, said):
     """Where OpDefs are equal: what Python, or a kernel, makes of an attr that is not given."""
     tf = pytest.importorskip("tensorflow")
-    mapped = mapping.OpMapping("FusedBatchNormGradV3", OPS["FusedBatchNormGradV3"])
+    mapped = mapping.OpMapping("FusedBatchNormGradV3", "FusedBatchNormGradV3")
     of_builtin = tf.raw_ops.FusedBatchNormGradV3
     theirs, ours = (
         signatures.Op(tf, function, mapped, True, lambda names, outputs: list(outputs))
@@ -323,25 +324,29 @@ ENTRY = '[[op]]\nname = "A"\nlike = "FusedBatchNormGradV2"\n'
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "has no"),
+        ("", "missing required field `op`"),
         ("[[op", "cannot read"),
-        ('[[op]]\nname = "A"\n', "needs 'name' and 'like'"),
+        ("a = " + "[" * 100_000, "cannot read|recursion|Too many"),
+        ('[[op]]\nname = "A"\n', "missing required field `like`"),
         ('[[op]]\nname = "A"\nlike = "B"\n', "'B' is not one of"),
-        (ENTRY + "colour = 1\n", "no key 'colour'"),
-        (ENTRY + 'dtypes = ["int8"]\n', "dtypes has 'int8'"),
-        (ENTRY + 'layouts = ["NDHWC"]\n', "layouts has 'NDHWC'"),
-        (ENTRY + "modes = []\n", "modes is empty"),
-        (ENTRY + 'inputs = { z = "y" }\n', "no input 'z'"),
-        (ENTRY + 'attrs = { z = "y" }\n', "no attr 'z'"),
+        (
+            ENTRY + "colour = 1\n",
+            "unknown field `colour` - at `\\$.op\\[0\\]`; .* name, like, dtypes",
+        ),
+        (ENTRY + 'dtypes = ["int8"]\n', "dtypes of A has 'int8'"),
+        (ENTRY + 'layouts = ["NDHWC"]\n', "layouts of A has 'NDHWC'"),
+        (ENTRY + "modes = []\n", "length >= 1 - at `\\$.op\\[0\\].modes`"),
+        (ENTRY + 'inputs = { z = "y" }\n', "inputs of A has 'z'; known: y_backprop, x"),
+        (ENTRY + 'attrs = { z = "y" }\n', "attrs of A has 'z'"),
         (ENTRY + 'device = "?"\n', "names no device"),
-        (ENTRY + 'differs = ["colour"]\n', "differs has 'colour'; known: outputs, order"),
-        (ENTRY + "[[op.tolerance]]\ntimes_bound = 2\n", "needs a 'reason'"),
-        (ENTRY + '[[op.tolerance]]\nreason = " "\ntimes_bound = 2\n', "needs a 'reason'"),
+        (ENTRY + 'differs = ["colour"]\n', "differs of A has 'colour'; known: outputs, order"),
+        (ENTRY + "[[op.tolerance]]\ntimes_bound = 2\n", "missing required field `reason`"),
+        (ENTRY + '[[op.tolerance]]\nreason = " "\ntimes_bound = 2\n', "needs a reason"),
         *(
             (ENTRY + f'[[op.tolerance]]\nreason = "r"\n{times}\n', "needs a positive, finite times")
-            for times in ("", "times_bound = 0", "times_bound = nan", "times_bound = inf")
+            for times in ("times_bound = 0", "times_bound = nan", "times_bound = inf")
         ),
-        (ENTRY + '[[op.tolerance]]\nreason = "r"\nulp = 2\n', "no key 'ulp'"),
+        (ENTRY + '[[op.tolerance]]\nreason = "r"\nulp = 2\n', "unknown field `ulp`"),
         (
             ENTRY + '[[op.tolerance]]\nreason = "r"\ntimes_bound = 2\noutputs = ["dx"]\n',
             "a tolerance is for 'dx'; known: ",
@@ -353,6 +358,70 @@ def test_mistakes_in_a_mapping_file_are_said(tmp_path, text, message):
     file.write_text(text, encoding="utf-8")
     with pytest.raises(UsageError, match=message):
         mapping.load(file)
+
+
+# What may stand in the place of a value by mistake; of each field the last is right.
+OTHERS = ("3", "true", "nan", '"text"', "[3]", "[[]]", "{ x = 3 }", '[{ x = "y" }]', "2026-01-01")
+FIELDS = {
+    "name": '"A"', "like": '"fusedbatchnormgradv2"', "dtypes": '["half"]', "layouts": '["NHWC"]',
+    "modes": '["frozen"]', "inputs": '{ x = "a" }', "attrs": '{ epsilon = "e" }',
+    "outputs": '{ x_backprop = "dx" }', "device": '"cpu"', "reference_device": '"CPU:0"',
+    "tolerance": '[{ reason = "r", times_bound = 2 }]', "differs": '["order"]',
+    "tolerance.reason": '"r"', "tolerance.times_bound": "2.5",
+    "tolerance.outputs": '["x_backprop"]', "tolerance.dtypes": '["half"]',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_value_of_another_type_is_one_sentence_that_names_the_field(field, tmp_path):
+    """Also of another form: `[op]` in the place of `[[op]]`, text in the place of a list."""
+    file = tmp_path / "ops.toml"
+    of_tolerance = field.startswith("tolerance.")
+    refused = 0
+    for value in (*OTHERS, FIELDS[field]):
+        entry = {"name": '"A"', "like": '"FusedBatchNormGradV2"'}
+        if of_tolerance:
+            tolerance = {"reason": '"r"', "times_bound": "2", field.partition(".")[2]: value}
+            inside = ", ".join(f"{key} = {text}" for key, text in tolerance.items())
+            entry["tolerance"] = f"[{{ {inside} }}]"
+        else:
+            entry[field] = value
+        file.write_text("[[op]]\n" + "\n".join(f"{key} = {text}" for key, text in entry.items()))
+        try:
+            mapping.load(file)
+        except UsageError as error:
+            assert value != FIELDS[field], error
+            # Of a text that is none of those that are known the value is named.
+            assert field.split(".")[-1] in str(error) or "'text'" in str(error), error
+            assert "\n" not in str(error)
+            refused += 1
+    assert refused >= len(OTHERS) - 1
+    for whole in ("[op]\n", 'op = ["A"]\n', "op = 3\n", "[[ops]]\n", "[op.a]\n"):
+        file.write_text(whole + 'name = "A"\nlike = "FusedBatchNormGradV2"\n')
+        with pytest.raises(UsageError, match=r"`op`|`ops`|\$.op"):
+            mapping.load(file)
+
+
+@pytest.mark.long
+def test_an_op_that_cannot_be_called_fails_and_the_others_are_judged(library, tmp_path):
+    (tmp_path / "ops.toml").write_text(
+        '[[op]]\nname = "Vendor>BnGrad"\nlike = "FusedBatchNormGradV3"\n'
+        '[[op]]\nname = "StatelessBnGrad"\nlike = "FusedBatchNormGradV2"\n'
+    )
+    files = (f"--library={library}", f"--mapping={tmp_path / 'ops.toml'}")
+    flags = ("--dtypes=float32", "--layouts=NHWC", f"--json={tmp_path / 'run.json'}", "--cases=4")
+    result = command.run(*files, *flags, "--kinds=random")
+    assert result.returncode == 1, result.stderr
+    said = "Vendor>BnGrad cannot be called as it is mapped: Vendor>BnGrad has no input y_backprop"
+    assert f"FAILED, and not judged: {said}" in result.stdout
+    assert re.search(r"conformance FAILED: 0 of 4 cases failed, \d+ differences", result.stdout)
+    read = json.loads((tmp_path / "run.json").read_text())
+    assert {case["op"] for case in read["cases"]} == {"FusedBatchNormGradV2"}
+    of_op = {op["name"]: op["departures"] for op in read["candidate"]["mapped"]}
+    assert of_op["Vendor>BnGrad"] and not of_op["StatelessBnGrad"]
+    case = "FusedBatchNormGradV3,float32,NHWC,1x1x1x1,training,normal,batch,eps=0.1,eager,seed=1"
+    again = command.run(*files, f"--repro={case}")
+    assert again.returncode == 2 and said in again.stderr and "\n" not in again.stderr.strip()
 
 
 def test_devices_have_one_spelling_and_must_be_there():
@@ -390,7 +459,7 @@ def test_op_without_a_builtin_twin_is_a_target_too(tmp_path):
 def test_an_epsilon_of_less_precision_is_a_note():
     load()
     registry = pytest.importorskip("tensorflow.python.framework.op_def_registry")
-    entry = mapping.OpMapping("Theirs", OPS["BatchNormTrainingBackprop"])
+    entry = mapping.OpMapping("Theirs", "BatchNormTrainingBackprop")
     ours = registry.get(entry.spec.registered_name)
     theirs = type(ours).FromString(ours.SerializeToString())
     _attr("epsilon", lambda a: setattr(a, "type", "float"))(theirs)

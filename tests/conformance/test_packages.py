@@ -18,7 +18,7 @@ LAYERS = (
 )  # fmt: skip
 WITHOUT = """
 import sys
-for name in ("tensorflow", "ml_dtypes", "absl", "rich", "tomli"):
+for name in ("tensorflow", "ml_dtypes", "absl", "msgspec", "rich", "tomli"):
     sys.modules[name] = None
 import importlib, pkgutil
 from tf_bn_ops import harness, spec

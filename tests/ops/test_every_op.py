@@ -258,7 +258,7 @@ def _shapes_of(op: spec.OpSpec, ops: Any) -> Any:
     def in_order(names: Any, outputs: Any) -> Any:
         return own()._executor._in_order({"outputs": names}, outputs)
 
-    mapped = mapping.OpMapping(op.name, op)
+    mapped = mapping.OpMapping(op.name, op.name)
     return signatures.Op(tf, getattr(ops, op.name), mapped, False, in_order).shapes
 
 

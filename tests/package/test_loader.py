@@ -249,6 +249,23 @@ def test_the_kernels_of_a_package_for_several_are_found_without_tensorflow(
         _loader.library_path()
 
 
+@pytest.mark.parametrize("name", ["tensorflow_cpu", "tf_nightly", "intel_tensorflow", "vendor"])
+def test_whoever_has_installed_tensorflow_is_its_owner(name, tmp_path, monkeypatch):
+    """Also under a name that does not begin as usual; a package of stubs owns nothing."""
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow" / "__init__.py").write_text("")
+    for distribution, owns in ((name, ""), ("a_tensorflow", "stubs/"), ("tensorflow_io", "io/")):
+        metadata = tmp_path / f"{distribution}-2.21.0.dist-info"
+        metadata.mkdir()
+        (metadata / "RECORD").write_text(f"a.py,,\n{owns}tensorflow/__init__.py,sha256=x,1\n")
+    (tmp_path / "no_record-1.dist-info").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    found = _loader._find_tensorflow("")
+    assert (found.owner, found.version) == (name.replace("_", "-"), "2.21.0")
+    assert found.folder == tmp_path / "tensorflow"
+
+
 def test_the_installation_is_one_value_and_loaded_once():
     here = _loader.installation()
     assert _loader.installation() is here and _loader.wrappers() is _loader.wrappers()

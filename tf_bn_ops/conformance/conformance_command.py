@@ -113,14 +113,16 @@ class _Run:
                 worker.expect({mode for case in cases for mode in case.execution_modes})
             found = self._judge(cases)
             self._add_programs(found)
-            record = {
-                **self._circumstances(facts),
-                "seconds": round(time.monotonic() - started, 3),
-                "total": len(cases),
-                "divergences": record_lib.of_divergences(self._settings.known),
-                "coverage": self._coverage(cases[: len(found)]),
-                "cases": found,
-            }
+            record = record_lib.check(
+                {
+                    **self._circumstances(facts),
+                    "seconds": round(time.monotonic() - started, 3),
+                    "total": len(cases),
+                    "divergences": record_lib.of_divergences(self._settings.known),
+                    "coverage": self._coverage(cases[: len(found)]),
+                    "cases": found,
+                }
+            )
             return merge.report(self._console, record, _FLAGS)
         finally:
             for worker in self._workers:
@@ -137,19 +139,22 @@ class _Run:
         return [self._worker(i) for i in implementations.references(judged, self._entries)]
 
     def _judge_contract(self) -> None:
-        """Prints how the contracts of a library's ops differ, before any case runs.
+        """Prints how the contracts of a library's ops differ, before any case runs, and leaves out
+        the ops that cannot be called as they are mapped.
 
         Raises:
-          UsageError: an op cannot be called as it is mapped.
+          UsageError: none can be called.
         """
         self._signatures = self._workers[0].contract()
         by_name = {entry.name: entry for entry in self._entries.values()}
+        uncallable: dict[str, str] = {}
         for name, found in self._signatures.items():
             if fatal := [text for kind, text in found if kind == signatures.FATAL]:
-                raise UsageError(
+                why = (
                     f"{name} cannot be called as it is mapped: {'; '.join(fatal)} (a mapping file "
-                    "can rename inputs and attrs)"
                 )
+                uncallable[by_name[name].like] = why + "can rename inputs and attrs)"
+                continue
             fails = 0
             for kind, text in found:
                 differs = kind not in (signatures.NOTE, *by_name[name].differs)
@@ -160,6 +165,11 @@ class _Run:
             text = f"contract of {name} {verdict} ({by_name[name].spec.name}: OpDef, static shapes"
             text += f", defaults) after {time.monotonic() - self._started:.0f} s"
             terminal.say(self._console, text, "bold red" if fails else "bold green")
+        self._combos = [combo for combo in self._combos if combo[0] not in uncallable]
+        if uncallable and (not self._combos or (self._repro and self._repro.op in uncallable)):
+            raise UsageError("; ".join(uncallable.values()))
+        for text in uncallable.values():
+            terminal.say(self._console, f"FAILED, and not judged: {text}", "bold red")
 
     def _judge_placement(self, device: str) -> None:
         """Prints which ops have kernels on --device, and leaves out the others.
@@ -205,7 +215,7 @@ class _Run:
             *foreign,
         ]
 
-    def _judge(self, cases: Sequence[Case]) -> list[dict[str, Any]]:
+    def _judge(self, cases: Sequence[Case]) -> list[record_lib.CaseRecord]:
         """Runs and judges cases; their entries of the record."""
         found = []
         results = runner.run(cases, self._fill, self._workers, self._settings)
@@ -228,7 +238,7 @@ class _Run:
             return []
         return [of_op.of_record() for of_op in coverage.of_cases(self._combos, cases).values()]
 
-    def _add_programs(self, found: Sequence[dict[str, Any]]) -> None:
+    def _add_programs(self, found: Sequence[record_lib.CaseRecord]) -> None:
         """Reduces the first failures of each kind, and adds them to their entries as programs."""
         # A bad call is small as it is.
         failed = [e for e in found if not e["kind"].startswith(ERROR_PREFIX)]
@@ -239,7 +249,7 @@ class _Run:
                 how = f"not reduced ({type(error).__name__}: {error})"
                 terminal.say(self._console, f"{how}: {entry['case']}", "red")
 
-    def _program(self, entry: dict[str, Any]) -> str | None:
+    def _program(self, entry: record_lib.CaseRecord) -> str | None:
         """A failing case, reduced, as a program."""
         case = generate.parse(entry["case"])
         inputs = self._fill(case)

@@ -103,7 +103,7 @@ def _body(folders: Sequence[str]) -> int:
     text = json.dumps({**head, "cases": entries}, indent=1)
     (to / "cases.json").write_text(text + "\n", encoding="utf-8")
     shutil.copy(portable_judge.__file__, to / "judge.py")
-    pairs = [of_op.of_record() for of_op in coverage.of_cases(combos, cases).values()]
+    pairs: list[Any] = [of_op.of_record() for of_op in coverage.of_cases(combos, cases).values()]
     print(f"{len(cases)} cases in {to}; {overview.covered(pairs)}")
     for sentence in overview.missing_pairs(pairs):
         print(f"not covered: {sentence}")

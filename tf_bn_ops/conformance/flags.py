@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import pathlib
 import shlex
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from tf_bn_ops.conformance.execution import implementations
 from tf_bn_ops.conformance.execution.implementations import Implementation
 from tf_bn_ops.conformance.models import bounds
 from tf_bn_ops.conformance.reports import merge
+from tf_bn_ops.harness import machine
 
 # Some 12 minutes of processor time; a new op adds cases of its own and takes none from the others.
 DEFAULT_CASES = generate.cases_with_every_kind(generate.combinations())
@@ -98,7 +98,7 @@ flags.DEFINE_enum(
 _integer("timeout", 120, "Seconds after which a case counts as hanging.", least=1)
 flags.DEFINE_float(
     "memory", None, "GiB that the process of each implementation may have; a case that needs more "
-    "has run out of memory; 0: no limit; default: half of the machine's.",
+    "has run out of memory; 0: no limit; default: half of what the machine or container has.",
     lower_bound=0, upper_bound=2**20, flag_values=VALUES,
 )  # fmt: skip
 flags.DEFINE_boolean("x", False, "Ends with the first case that fails.", flag_values=VALUES)
@@ -195,7 +195,7 @@ def execution_modes() -> list[str] | None:
 def memory() -> int:
     """Bytes that each worker may have; 0: no limit."""
     if VALUES.memory is None:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+        return machine.memory() // 2
     if math.isnan(VALUES.memory):  # No bound of the flag refuses it.
         raise UsageError("--memory takes a number of GiB; nan is none")
     return int(VALUES.memory * 2**30)

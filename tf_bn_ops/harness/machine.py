@@ -60,6 +60,24 @@ def _total_memory() -> int | None:
     return int(match.group(1)) << 10 if match else None
 
 
+def memory() -> int:
+    """Bytes that this process may have: the machine's, or fewer where a container, or another
+    cgroup, is limited (version 2, or memory of version 1)."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for line in _read("/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        mounted, name = "/sys/fs/cgroup", "memory.max"
+        if controllers:
+            mounted, name = f"{mounted}/memory", "memory.limit_in_bytes"
+        # Groups above limit, too; inside a container the path may be the one outside of it.
+        for group in (path, *map(str, pathlib.PurePosixPath(path).parents)):
+            text = _read(f"{mounted}/{group.strip('/')}/{name}")
+            limits += [int(text)] if text.isdigit() else []  # "max": none.
+    return min(limits)
+
+
 def _virtual() -> str:
     flags = re.search(r"^flags\s*:(.*)$", _read("/proc/cpuinfo"), re.MULTILINE)
     return " in a virtual machine" if flags and "hypervisor" in flags.group(1).split() else ""

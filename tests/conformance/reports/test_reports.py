@@ -5,6 +5,7 @@ Runs go through the command line with NumPy kernels in place of the processes th
 
 import functools
 import html.parser
+import itertools
 import json
 import xml.etree.ElementTree as ET
 
@@ -13,10 +14,11 @@ import numpy as np
 import numpy_kernels
 import pytest
 
+from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance import conformance_command
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE
 from tf_bn_ops.conformance.flags import DEFAULT_SEED
-from tf_bn_ops.conformance.reports import junit, overview, page, record, summary
+from tf_bn_ops.conformance.reports import junit, overview, page, record, summary, terminal
 from tf_bn_ops.conformance.verdict import divergences
 
 FLAGS = ("--kinds=random", "--ops=V2,V3", "--cases=42", "--candidate=numpy:kernels", "--shrink=1")
@@ -264,11 +266,10 @@ def test_a_record_gives_the_reports_of_its_run(run):
 
 def test_refusal_is_one_sentence_and_status_2(run, tmp_path):
     broken = tmp_path / "broken.json"
-    broken.write_text(f'{{"schema": {record.VERSION}}}')
+    broken.write_text("")
     for flags, message in (
         (["merge"], "name the JSON file of one run"),
         (["merge", str(broken), str(broken)], "name the JSON file of one run"),
-        (["merge", str(broken)], "should have the fields"),
         (["merge", "/nowhere.json"], "/nowhere.json is no record"),
         ([*FLAGS, "--kinds=contract", "--cases=0"], "these flags select no case"),
     ):
@@ -277,31 +278,74 @@ def test_refusal_is_one_sentence_and_status_2(run, tmp_path):
         assert len(printed.strip().splitlines()) == 1
 
 
-def test_a_record_with_something_else_in_it_is_one_sentence(run):
-    """Or of another version of the format."""
-    _, files, _ = run(*FLAGS, "--cases=1")
+def _places(content, at=()):
+    """The path of each value in a record, of lists the first."""
+    yield at
+    if isinstance(content, (list, dict)):
+        items = content.items() if isinstance(content, dict) else enumerate(content[:1])
+        for key, value in items:
+            yield from _places(value, (*at, key))
+
+
+def test_a_field_of_another_type_is_one_sentence_that_names_it(run):
+    """Whatever stands in the place of each field; where lists may be empty, reports can be made."""
+    _, files, _ = run(*FLAGS, "--cases=1", worker=_Wrong)
     text = files["json"].read_text()
-    case, path = ("cases", 0), ("cases", 0, "implementations", "candidate")
-    for where, value in (
-        ((), None), ((), []), (("cases",), None), (("cases",), [None]),
-        (("machines",), None), (("machines",), [[]]), (("candidate", "mapped"), None),
-        ((*case, "implementations"), []), (path, None),
-        ((*path, "outputs"), None), ((*path, "departures"), [1]), ((*case, "failures"), None),
-        (("schema",), 99),
-    ):  # fmt: skip
-        content = {"whole": json.loads(text)}
-        *steps, last = ("whole", *where)
-        place = content
+    good = json.loads(text)
+    good["candidate"]["mapped"] = [
+        {
+            "name": "A", "like": "B", "device": None, "reference_device": "CPU:0", "signature": [],
+            "departures": ["other"], "tolerances": [
+                {"outputs": ["y"], "dtypes": [], "times_bound": 2, "reason": "r"},
+            ],
+        }
+    ]  # fmt: skip
+    good["divergences"] = [
+        {"name": "n", "what": "w", "reason": "r", "may_hide": False, "covered": 1, "shown": 1}
+    ]
+    refused = 0
+    for (*steps, last), value in itertools.product(
+        (place for place in _places(good) if place),
+        (None, True, 7, -1.5, "text", [], [None], [[]], {}, {"a": None}, ...),
+    ):
+        content = place = json.loads(json.dumps(good))
         for step in steps:
             place = place[step]
         place[last] = value
-        files["json"].write_text(json.dumps(content["whole"]))
-        done = command.run("merge", str(files["json"]))
-        assert done.returncode == 2, where
-        said = f"{files['json']} is no record of a conformance run"
-        said = f"format 99, this is for {record.VERSION}" if where == ("schema",) else said
-        assert said in done.stderr
-        assert len(done.stderr.splitlines()) == 1
+        if value is ...:  # It is missing.
+            del place[last]
+        try:
+            record.check(content)
+        except UsageError as error:
+            said = str(error)
+            assert any(f"{step}" in said for step in (*steps, last)) or "[...]" in said, said
+            assert "\n" not in said
+            refused += 1
+            continue
+        if value in ([], {}):  # What is empty.
+            for made in (junit.of_record, page.of_record, record.dumps):
+                assert made(content), (steps, last, value)
+            terminal.print_record(terminal.console(), content)
+    assert refused > 700
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is no record of a conformance run: "),
+        ("[" * 100_000, "is no record of a conformance run: "),
+        ("[]", "Expected `object`, got `array`"),
+        ('{"schema": 99}', f"its schema is 99, this is for {record.VERSION}"),
+        (f'{{"schema": {record.VERSION}}}', "missing required field"),
+        ('{"seconds": NaN}', "is no record of a conformance run: "),
+        ('{"command": "\\ud800"}', "is no record of a conformance run: "),
+    ],
+)
+def test_a_file_that_is_no_record_is_one_sentence(text, said, tmp_path):
+    (tmp_path / "run.json").write_text(text)
+    done = command.run("merge", str(tmp_path / "run.json"))
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert said in done.stderr and "run.json is no record" in done.stderr
 
 
 def test_a_known_divergence_that_no_case_shows_fails_the_run(right):

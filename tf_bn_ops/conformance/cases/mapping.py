@@ -6,14 +6,15 @@ On the command line `--map "TheirOp=FusedBatchNormGradV3"`; where more is needed
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import math
 import pathlib
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+import msgspec
 
 from tf_bn_ops import spec
 from tf_bn_ops._command import UsageError
@@ -35,8 +36,14 @@ def parse_device(text: str) -> str:
     return f"{match.group(1).upper()}:{match.group(2) or 0}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Tolerance:
+def _check_known(what: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Raises UsageError where something is given that is not known."""
+    for one in given:
+        if one not in known:
+            raise UsageError(f"{what} {one!r}; known: {', '.join(known)}")
+
+
+class Tolerance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What an op may be off beyond the bounds, with a reason: so many times its bound, in outputs
     and element types that it names, or in all."""
 
@@ -45,6 +52,12 @@ class Tolerance:
     outputs: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if not self.reason.strip():
+            raise UsageError("a tolerance needs a reason: add it")
+        if not 0 < self.times_bound < math.inf:
+            raise UsageError("a tolerance needs a positive, finite times_bound")
+
     def applies(self, output: str, dtype: str) -> bool:
         """Whether it is for this output in cases of this element type."""
         return (not self.outputs or output in self.outputs) and (
@@ -52,52 +65,62 @@ class Tolerance:
         )
 
 
-def _check_known(what: str, given: Iterable[str], known: Sequence[str]) -> None:
-    """Raises UsageError where something is given that is not known."""
-    for one in given:
-        if one not in known:
-            raise UsageError(f"{what} {one!r}; known: {', '.join(known)}")
+# How contracts may differ (execution/signatures.py); without `differs` any of it fails the run.
+DIFFERENCES = (
+    "outputs", "order", "types", "defaults", "values", "attrs", "flags", "shapes",
+)  # fmt: skip
+# Without the key all are claimed; of none nothing would be judged.
+_Some = Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
 
 
-def _tolerances(items: Any) -> tuple[Tolerance, ...]:
-    """The list `tolerance` of an entry of a file."""
-    if not isinstance(items, list) or not all(isinstance(item, Mapping) for item in items):
-        raise UsageError("tolerances are written as [[op.tolerance]]")
-    found = []
-    for item in items:
-        known = [field.name for field in dataclasses.fields(Tolerance)]
-        _check_known("a tolerance has no key", item, known)
-        if not str(item.get("reason", "")).strip():
-            raise UsageError("a tolerance needs a 'reason': add it")
-        times = item.get("times_bound")
-        if not isinstance(times, (int, float)) or not 0 < times < math.inf:
-            raise UsageError("a tolerance needs a positive, finite times_bound")
-        lists = {name: tuple(item.get(name, ())) for name in ("outputs", "dtypes")}
-        found.append(Tolerance(str(item["reason"]), float(times), **lists))
-    return tuple(found)
-
-
-@dataclasses.dataclass(frozen=True)
-class OpMapping:
-    """An op of another library; see the module's text.
+class OpMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An op of another library, and an entry of a file; see the module's text.
 
     Attributes:
-      spec: what it claims to equal.
+      like: the op that it claims to equal.
+      dtypes, layouts, modes: what it claims; empty: all.
+      inputs, attrs, outputs: our names -> its names, where they differ.
       differs: kinds of differences between the contracts that fail nothing (DIFFERENCES).
     """
 
-    name: str
-    spec: OpSpec
-    dtypes: tuple[str, ...] = ()
-    layouts: tuple[str, ...] = ()
-    modes: tuple[str, ...] = ()
-    inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    attrs: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    outputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    like: str
+    dtypes: _Some = ()
+    layouts: _Some = ()
+    modes: _Some = ()
+    inputs: dict[str, str] = {}
+    attrs: dict[str, str] = {}
+    outputs: dict[str, str] = {}
     device: str | None = None
     reference_device: str | None = None
-    tolerances: tuple[Tolerance, ...] = ()
+    tolerances: tuple[Tolerance, ...] = msgspec.field(default=(), name="tolerance")
     differs: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for a name that the op does not have; others get our spelling."""
+        names = {name.lower(): name for name in spec.OPS}
+        if self.like.lower() not in names:
+            raise UsageError(f"{self.like!r} is not one of {', '.join(spec.OPS)}")
+        msgspec.structs.force_setattr(self, "like", names[self.like.lower()])
+        for key in ("device", "reference_device"):
+            if (text := getattr(self, key)) is not None:
+                msgspec.structs.force_setattr(self, key, parse_device(text))
+        op = self.spec
+        for key, ours in (
+            ("dtypes", op.dtypes), ("layouts", op.layouts), ("modes", spec.MODES),
+            ("inputs", [a.name for a in op.inputs]), ("attrs", [*op.attrs]),
+            ("outputs", [a.name for a in op.outputs]), ("differs", DIFFERENCES),
+        ):  # fmt: skip
+            _check_known(f"{key} of {self.name} has", getattr(self, key), ours)
+        roles = [a.role for a in op.outputs if a.kind != spec.PLACEHOLDER]
+        for tolerance in self.tolerances:
+            _check_known("a tolerance is for", tolerance.outputs, roles)
+            _check_known("a tolerance is for", tolerance.dtypes, op.dtypes)
+
+    @property
+    def spec(self) -> OpSpec:
+        """The op that it claims to equal."""
+        return spec.OPS[self.like]
 
     @property
     def function(self) -> str:
@@ -130,13 +153,6 @@ class OpMapping:
         ]
 
 
-def _op_like(text: str, where: str) -> OpSpec:
-    names = {name.lower(): op for name, op in spec.OPS.items()}
-    if text.lower() not in names:
-        raise UsageError(f"{where}: {text!r} is not one of {', '.join(spec.OPS)}")
-    return names[text.lower()]
-
-
 def parse(text: str) -> OpMapping:
     """The mapping that `TheirOp=OurOp` says.
 
@@ -146,71 +162,29 @@ def parse(text: str) -> OpMapping:
     name, _, like = (part.strip() for part in text.partition("="))
     if not name or not like:
         raise UsageError(f"--map takes TheirOp=FusedBatchNormGradV3 or so, not {text!r}")
-    return OpMapping(name, _op_like(like, "--map"))
+    return OpMapping(name, like)
 
 
-# How contracts may differ (execution/signatures.py); without `differs` any of it fails the run.
-DIFFERENCES = (
-    "outputs", "order", "types", "defaults", "values", "attrs", "flags", "shapes",
-)  # fmt: skip
-# Keys of an entry of a file.
-_KNOWN = (
-    "name", "like", "dtypes", "inputs", "attrs", "outputs", "device", "reference_device",
-    "tolerance", "layouts", "modes", "differs",
-)  # fmt: skip
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    """A mapping file."""
 
-
-def _entry(content: Mapping[str, Any]) -> OpMapping:
-    """An entry of a file."""
-    _check_known("there is no key", content, _KNOWN)
-    if not content.get("name") or not content.get("like"):
-        raise UsageError("an op needs 'name' and 'like'")
-    op = _op_like(content["like"], "like")
-    fields: dict[str, Any] = {"tolerances": _tolerances(content.get("tolerance", []))}
-    for key, choices in (("dtypes", op.dtypes), ("layouts", op.layouts), ("modes", spec.MODES)):
-        fields[key] = tuple(content.get(key, choices))
-        _check_known(f"{key} has", fields[key], choices)
-        if not fields[key]:
-            raise UsageError(f"{key} is empty: leave it out where all are claimed")
-    for key, ours in (
-        ("inputs", [a.name for a in op.inputs]),
-        ("attrs", list(op.attrs)),
-        ("outputs", [a.name for a in op.outputs]),
-    ):
-        fields[key] = content.get(key, {})
-        if not isinstance(fields[key], dict):
-            raise UsageError(f"{key} is a table of our names and theirs")
-        _check_known(f"{op.name} has no {key[:-1]}", fields[key], ours)
-    for key in ("device", "reference_device"):
-        fields[key] = parse_device(content[key]) if key in content else None
-    fields["differs"] = tuple(content.get("differs", ()))
-    _check_known("differs has", fields["differs"], DIFFERENCES)
-    roles = [a.role for a in op.outputs if a.kind != spec.PLACEHOLDER]
-    for tolerance in fields["tolerances"]:
-        _check_known("a tolerance is for", tolerance.outputs, roles)
-    return OpMapping(content["name"], op, **fields)
+    op: Annotated[list[OpMapping], msgspec.Meta(min_length=1)]
 
 
 def load(file: pathlib.Path) -> list[OpMapping]:
     """The ops of a mapping file.
 
     Raises:
-      UsageError: it cannot be read or has a mistake.
+      UsageError: it cannot be read or has a mistake: the field, and the type that it should have.
     """
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
-        raise UsageError(f"cannot read the mapping file {file}: {e}") from e
-    entries = []
-    for item in content.get("op", []):
-        try:
-            entries.append(_entry(item))
-        except UsageError as e:
-            where = f"{file}, op {item.get('name') or '(without a name)'}"
-            raise UsageError(f"{where}: {e}") from e
-    if not entries:
-        raise UsageError(f"{file} has no [[op]]")
-    return entries
+        return msgspec.convert(content, _File).op
+    except msgspec.ValidationError as error:
+        keys = ", ".join(field.encode_name for field in msgspec.structs.fields(OpMapping))
+        raise UsageError(f"{file}: {error}; an op is a table [[op]] of {keys}") from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(f"cannot read the mapping file {file}: {error}") from error
 
 
 def by_op(entries: Sequence[OpMapping]) -> dict[str, OpMapping]:

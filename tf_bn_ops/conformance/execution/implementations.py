@@ -146,7 +146,7 @@ def request(
         if arg.name not in lists or arg.role in inputs.values
     }
     attrs = {name: values[name] for name in op.attrs}
-    theirs = mapped or OpMapping(op.name, op)
+    theirs = mapped or OpMapping(op.name, op.name)
     return {
         "op": theirs.function,
         "inputs": {theirs.inputs.get(name, name): value for name, value in given.items()},

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from typing import Any
 
 from tf_bn_ops.conformance.reports import record as record_lib
-from tf_bn_ops.conformance.reports.summary import GROUP
+from tf_bn_ops.conformance.reports.summary import group_of
 
 # No answer at all; every other verdict is about an answer.
 _ERRORS = ("crash", "hang", "error")
@@ -23,7 +22,7 @@ def _legal(text: str) -> str:
     return _ILLEGAL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def _properties(record: dict[str, Any]) -> ET.Element:
+def _properties(record: record_lib.Record) -> ET.Element:
     properties = ET.Element("properties")
     values = {
         "command": record["command"],
@@ -36,7 +35,7 @@ def _properties(record: dict[str, Any]) -> ET.Element:
     return properties
 
 
-def _testcase(record: dict[str, Any], case: dict[str, Any], suite: str) -> ET.Element:
+def _testcase(record: record_lib.Record, case: record_lib.CaseRecord, suite: str) -> ET.Element:
     element = ET.Element("testcase", name=_legal(case["case"]), classname=suite)
     if case["verdict"] != record_lib.PASSED:
         tag = "error" if case["verdict"] in _ERRORS else "failure"
@@ -59,7 +58,7 @@ def _counted(suite: ET.Element) -> ET.Element:
     return suite
 
 
-def _divergences(record: dict[str, Any]) -> ET.Element:
+def _divergences(record: record_lib.Record) -> ET.Element:
     """A suite with a test for every known divergence that cases were run of: it must be one."""
     suite = ET.Element("testsuite", name="known divergences")
     for entry in record["divergences"]:
@@ -73,7 +72,7 @@ def _divergences(record: dict[str, Any]) -> ET.Element:
     return _counted(suite)
 
 
-def _signatures(record: dict[str, Any]) -> ET.Element:
+def _signatures(record: record_lib.Record) -> ET.Element:
     """A suite with a test for the signature of every mapped op."""
     suite = ET.Element("testsuite", name="signatures")
     for op in record["candidate"]["mapped"]:
@@ -84,11 +83,11 @@ def _signatures(record: dict[str, Any]) -> ET.Element:
     return _counted(suite)
 
 
-def of_record(record: dict[str, Any]) -> str:
+def of_record(record: record_lib.Record) -> str:
     """The XML text."""
-    by_suite: dict[str, list[dict[str, Any]]] = {}
+    by_suite: dict[str, list[record_lib.CaseRecord]] = {}
     for case in record["cases"]:
-        by_suite.setdefault(".".join(filter(None, (case[f] for f in GROUP))), []).append(case)
+        by_suite.setdefault(".".join(filter(None, group_of(case))), []).append(case)
     root = ET.Element("testsuites", name="tf_bn_ops conformance", time=f"{record['seconds']:.3f}")
     for name, cases in sorted(by_suite.items()):
         suite = ET.SubElement(root, "testsuite", name=name, timestamp=record["date"])

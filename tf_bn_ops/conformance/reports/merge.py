@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from absl import flags
 
@@ -20,7 +19,7 @@ from tf_bn_ops.conformance.reports import junit, page, terminal
 from tf_bn_ops.conformance.reports import record as record_lib
 
 # Flag -> (text of the report, what it is).
-_OUTPUTS: Mapping[str, tuple[Callable[[dict[str, Any]], str], str]] = {
+_OUTPUTS: Mapping[str, tuple[Callable[[record_lib.Record], str], str]] = {
     "json": (record_lib.dumps, "the record of every case, docs/conformance.md describes it"),
     "junit": (junit.of_record, "JUnit XML for CI systems"),
     "html": (page.of_record, "one HTML page with tables and plots"),
@@ -40,7 +39,7 @@ def check_outputs(values: flags.FlagValues) -> None:
             _command.check_writable(pathlib.Path(values[name].value))
 
 
-def report(to: terminal.Console, record: dict[str, Any], values: flags.FlagValues) -> int:
+def report(to: terminal.Console, record: record_lib.Record, values: flags.FlagValues) -> int:
     """Prints a record, writes the files of the flags, and returns the exit status."""
     terminal.print_record(to, record)
     problems = []

@@ -6,7 +6,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance.cases import case as case_lib
@@ -46,18 +45,18 @@ class Claim:
         return f"{cases}, in common: {of} ({self.count} of {self.alike} such cases)"
 
 
-def _claims_of(case: dict[str, Any]) -> Iterator[str]:
+def _claims_of(case: record_lib.CaseRecord) -> Iterator[str]:
     """The claims that a case refutes."""
     verdict, wrong = case["verdict"], record_lib.wrong(case)
-    answer = case["implementations"].get(CANDIDATE, {"outputs": {}})
-    outputs = sorted(name for name in wrong if name in answer["outputs"])
+    answer = case["implementations"].get(CANDIDATE)
+    outputs = sorted(name for name in wrong if answer and name in answer["outputs"])
     if verdict != record_lib.VALUES or not outputs:
         yield verdict
     for name in outputs:
         yield f"{record_lib.VALUES} of {name}"
 
 
-def _traits(case: dict[str, Any]) -> dict[str, str]:
+def _traits(case: record_lib.CaseRecord) -> dict[str, str]:
     """Factor -> level."""
     try:
         found = coverage.traits(generate.parse(case["case"]))
@@ -66,7 +65,7 @@ def _traits(case: dict[str, Any]) -> dict[str, str]:
     return {"op": case["op"], **found}
 
 
-def claims(record: dict[str, Any]) -> list[Claim]:
+def claims(record: record_lib.Record) -> list[Claim]:
     """The claims that failed, the most frequent first."""
     if not record_lib.failed(record):
         return []
@@ -88,13 +87,13 @@ def claims(record: dict[str, Any]) -> list[Claim]:
     return sorted(found, key=lambda claim: -claim.count)
 
 
-def smallest(record: dict[str, Any]) -> dict[str, Any] | None:
+def smallest(record: record_lib.Record) -> record_lib.CaseRecord | None:
     """The failing case with the shortest program that shows it."""
     shown = [case for case in record["cases"] if case["script"]]
-    return min(shown, key=lambda case: len(case["script"]), default=None)
+    return min(shown, key=lambda case: len(case["script"] or ""), default=None)
 
 
-def not_covered(record: dict[str, Any]) -> list[str]:
+def not_covered(record: record_lib.Record) -> list[str]:
     """What the run says nothing about, a sentence each."""
     found = []
     cases, settings = record["cases"], record["settings"]
@@ -112,7 +111,7 @@ def not_covered(record: dict[str, Any]) -> list[str]:
     return found
 
 
-def missing_pairs(of_ops: Sequence[Mapping[str, Any]]) -> list[str]:
+def missing_pairs(of_ops: Sequence[record_lib.CoverageRecord]) -> list[str]:
     """The pairs that no case had, a sentence for each op."""
     found = []
     for entry in of_ops:
@@ -124,7 +123,7 @@ def missing_pairs(of_ops: Sequence[Mapping[str, Any]]) -> list[str]:
     return found
 
 
-def covered(of_ops: Sequence[Mapping[str, Any]]) -> str:
+def covered(of_ops: Sequence[record_lib.CoverageRecord]) -> str:
     """The pairs that the cases had, in one sentence."""
     pairs = sum(entry["pairs"] for entry in of_ops)
     missing = sum(len(entry["missing"]) for entry in of_ops)

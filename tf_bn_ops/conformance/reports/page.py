@@ -10,7 +10,6 @@ import collections
 import importlib.resources
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import jinja2
 
@@ -62,7 +61,7 @@ def _bars(values: Iterable[float], decades: tuple[int, int]) -> list[tuple[float
     return [(100 * i / count, bins[i], summary_lib.number(ends[i])) for i in sorted(bins)]
 
 
-def of_record(record: dict[str, Any]) -> str:
+def of_record(record: record_lib.Record) -> str:
     """The page's HTML text."""
     text = importlib.resources.files(__package__).joinpath("page.html").read_text("utf-8")
     environment = jinja2.Environment(

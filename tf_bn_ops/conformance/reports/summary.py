@@ -7,7 +7,7 @@ import collections
 import dataclasses
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tf_bn_ops.conformance.reports import record as record_lib
 
@@ -15,6 +15,11 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 # What the rows of the first table stand for.
 GROUP = ("op", "dtype", "layout", "mode")
+
+
+def group_of(case: record_lib.CaseRecord) -> tuple[str, ...]:
+    """Which of these rows a case belongs to."""
+    return case["op"], case["dtype"], case["layout"], case["mode"]
 
 
 @dataclasses.dataclass
@@ -32,15 +37,16 @@ class Errors:
     ulp: list[float] = dataclasses.field(default_factory=list)
     bound: list[float] = dataclasses.field(default_factory=list)
 
-    def add(self, outputs: Mapping[str, Mapping[str, Any]]) -> None:
+    def add(self, outputs: Mapping[str, record_lib.ErrorRecord]) -> None:
         if not outputs:
             return
         self.answered += 1
         bounds = [o["bound"] for o in outputs.values()]
         self.outside += any(b is None or b > 1 for b in bounds)
         # NaN or infinity in the wrong place has an infinite error: `outside` counts it.
-        if None not in bounds:
-            self.bound.append(max(bounds))
+        finite = [b for b in bounds if b is not None]
+        if len(finite) == len(bounds):
+            self.bound.append(max(finite))
             ulps = [o["ulp"] for o in outputs.values() if o["ulp"] is not None]
             if ulps:
                 self.ulp.append(max(ulps))
@@ -76,7 +82,7 @@ class Row:
     complete: int = 0
     errors: dict[str, Errors] = dataclasses.field(default_factory=dict)
 
-    def add(self, case: Mapping[str, Any]) -> None:
+    def add(self, case: record_lib.CaseRecord) -> None:
         self.cases += 1
         self.verdicts[case["verdict"]] += 1
         for output, counts in case["evidence"].items():
@@ -94,7 +100,9 @@ class Row:
         return errors.worst(unit) if errors else None
 
 
-def _by(cases: Iterable[dict[str, Any]], key: Callable[[dict[str, Any]], _Key]) -> dict[_Key, Row]:
+def _by(
+    cases: Iterable[record_lib.CaseRecord], key: Callable[[record_lib.CaseRecord], _Key]
+) -> dict[_Key, Row]:
     rows: dict[_Key, Row] = {}
     for case in cases:
         rows.setdefault(key(case), Row()).add(case)
@@ -116,9 +124,9 @@ class Summary:
     total: Row
 
     @classmethod
-    def of(cls, record: dict[str, Any]) -> Summary:
+    def of(cls, record: record_lib.Record) -> Summary:
         cases = record["cases"]
-        groups = _by(cases, lambda case: tuple(case[field] for field in GROUP))
+        groups = _by(cases, group_of)
         # Of malformed calls one row.
         kinds = _by(cases, lambda case: case["kind"].split("/")[0])
         total = _by(cases, lambda case: None).get(None, Row())
@@ -136,7 +144,7 @@ class Worst:
     where: str | None
 
 
-def worst_cases(record: dict[str, Any], implementation: str, count: int) -> list[Worst]:
+def worst_cases(record: record_lib.Record, implementation: str, count: int) -> list[Worst]:
     """The cases in which an implementation is farthest off, in units of the bound."""
     found = []
     for case in record["cases"]:
@@ -170,7 +178,7 @@ def number(value: float | None) -> str:
     return f"{value:.1e}".replace("e+0", "e").replace("e+", "e")
 
 
-def count_modes(record: dict[str, Any]) -> collections.Counter[tuple[str, str, str]]:
+def count_modes(record: record_lib.Record) -> collections.Counter[tuple[str, str, str]]:
     """(implementation, further execution mode, "same" or another state) -> number of cases."""
     return collections.Counter(
         (name, mode, state)
@@ -180,7 +188,7 @@ def count_modes(record: dict[str, Any]) -> collections.Counter[tuple[str, str, s
     )
 
 
-def count_notes(record: dict[str, Any]) -> collections.Counter[str]:
+def count_notes(record: record_lib.Record) -> collections.Counter[str]:
     """A note about an execution mode that does not apply, or one for all errors whose text is not
     the built-in's -> number of cases."""
     counts: collections.Counter[str] = collections.Counter()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import rich.console
 import rich.table
@@ -65,7 +64,9 @@ def say(console: Console, text: str, style: str | None = None) -> None:
     console.print(text, style=style, soft_wrap=True, highlight=False, markup=False)
 
 
-def _print_failure(console: Console, record: dict[str, Any], case: dict[str, Any]) -> None:
+def _print_failure(
+    console: Console, record: record_lib.Record, case: record_lib.CaseRecord
+) -> None:
     console.print()
     say(console, f"FAIL ({case['verdict']}) {case['case']}", "red")
     for failure in case["failures"]:
@@ -76,7 +77,7 @@ def _print_failure(console: Console, record: dict[str, Any], case: dict[str, Any
         say(console, case["script"])
 
 
-def _print_modes(console: Console, record: dict[str, Any]) -> None:
+def _print_modes(console: Console, record: record_lib.Record) -> None:
     """Prints a table of execution modes, where there were any, and a line for each kind of note."""
     counts = count_modes(record)
     if counts:
@@ -115,7 +116,7 @@ def _print_tables(console: Console, summary: Summary, implementations: Sequence[
     )
 
 
-def _print_references(console: Console, record: dict[str, Any], total: Row) -> None:
+def _print_references(console: Console, record: record_lib.Record, total: Row) -> None:
     """Prints how the other implementations fared, and the known divergences."""
     for name in record["implementations"][1:]:
         if errors := total.errors.get(name):
@@ -132,7 +133,7 @@ def _print_references(console: Console, record: dict[str, Any], total: Row) -> N
             say(console, text, "red" if is_stale else None)
 
 
-def _print_result(console: Console, record: dict[str, Any]) -> None:
+def _print_result(console: Console, record: record_lib.Record) -> None:
     stale = record_lib.stale(record)
     departures = record_lib.departures(record)
     passed = record_lib.passed(record)
@@ -146,7 +147,7 @@ def _print_result(console: Console, record: dict[str, Any]) -> None:
     )
 
 
-def _print_overview(console: Console, record: dict[str, Any]) -> None:
+def _print_overview(console: Console, record: record_lib.Record) -> None:
     """Prints what a reader wants to know first."""
     _print_result(console, record)
     for departure in record_lib.departures(record):
@@ -156,14 +157,14 @@ def _print_overview(console: Console, record: dict[str, Any]) -> None:
         say(console, f"  first: {claim.first}")
     if case := overview.smallest(record):
         say(console, f"the smallest failing program, of {case['case']}:\n")
-        say(console, case["script"])
+        say(console, str(case["script"]))
     say(console, overview.covered(record["coverage"]))
     for sentence in overview.not_covered(record):
         say(console, f"not covered: {sentence}")
     console.print()
 
 
-def _print_circumstances(console: Console, record: dict[str, Any]) -> None:
+def _print_circumstances(console: Console, record: record_lib.Record) -> None:
     _print_result(console, record)
     settings = record["settings"]
     say(
@@ -173,7 +174,7 @@ def _print_circumstances(console: Console, record: dict[str, Any]) -> None:
     )
 
 
-def print_record(console: Console, record: dict[str, Any]) -> None:
+def print_record(console: Console, record: record_lib.Record) -> None:
     """Prints the summary and the failures."""
     summary = Summary.of(record)
     total = summary.total
