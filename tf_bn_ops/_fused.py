@@ -157,14 +157,16 @@ def fused_batch_norm(
         # elsewhere into wrong numbers, since it compares no data formats (docs/adr/0037).
         x, mean = tf.raw_ops.IdentityN(input=[x, mean])
     inputs = _recording.captured(x, scale, offset, mean, variance)
+    # tf_keras' symbolic tensors make a layer of each public function that is called.
+    is_symbolic = not all(isinstance(tensor, tf.Tensor) for tensor in inputs)
     if attrs.is_training:
         y, *statistics = _training_op(attrs, name, inputs, side_inputs)[:3]
     else:
-        frozen = _frozen_wide if is_wide else _frozen
+        frozen = _frozen_formula if is_wide or is_symbolic else _frozen
         y = frozen(attrs, name, *inputs)
         y = _activated(attrs.activation, y, *side_inputs)
         statistics = [*inputs[3:]]
-    if not tf.executing_eagerly() or record.could_possibly_record():
+    if not is_symbolic and (not tf.executing_eagerly() or record.could_possibly_record()):
         statistics = [*_differentiable(attrs, statistics, inputs)]
     return BatchNorm(_activated(behind, y), *statistics)
 
@@ -239,16 +241,18 @@ def _vector(value: Any, dtype: Any) -> Any:
 
 def constant(value: float, length: int) -> Any:
     """A float32 vector in the place of one that is not given: a constant of the graph, eagerly one
-    for all calls."""
+    for all calls on a device."""
     import tensorflow as tf
+    from tensorflow.python.eager import context
 
     if tf.executing_eagerly():
-        return _eager_constant(value, length)
+        return _eager_constant(value, length, context.context().device_name)
     return tf.constant(value, tf.float32, [length])
 
 
 @functools.lru_cache(maxsize=256)
-def _eager_constant(value: float, length: int) -> Any:
+def _eager_constant(value: float, length: int, _device: str) -> Any:
+    """Made on the current device, whose name `_device` is."""
     import tensorflow as tf
 
     return tf.constant(value, tf.float32, [length])
@@ -350,18 +354,21 @@ def _frozen(
     return y
 
 
-def _frozen_wide(
+def _frozen_formula(
     attrs: _Attrs, name: str | None, x: Any, scale: Any, offset: Any, mean: Any, variance: Any
 ) -> Any:
-    """The formula in TensorFlow's ops, for float64, which FusedBatchNormV3 does not take."""
+    """The formula in TensorFlow's public functions: for float64, which FusedBatchNormV3 does not
+    take, and for symbolic tensors, which it does not take either."""
     import tensorflow as tf
 
     rank, channels_last = DATA_FORMATS[attrs.data_format]
     shape = [1] * rank
     # Not -1: a vector of another length than the channels is refused.
-    shape[-1 if channels_last else 1] = tf.shape(x)[-1 if channels_last else 1]
+    channel = -1 if channels_last else 1
+    shape[channel] = x.shape[channel] or tf.shape(x, out_type=tf.int64)[channel]
     vectors = (tf.reshape(vector, shape) for vector in (mean, variance, offset, scale))
-    return tf.nn.batch_normalization(x, *vectors, attrs.epsilon, name)
+    y = tf.nn.batch_normalization(tf.cast(x, scale.dtype), *vectors, attrs.epsilon, name)
+    return tf.cast(y, x.dtype)
 
 
 def _activated(activation: str | None, y: Any, side_input: Any = None) -> Any:
@@ -406,7 +413,7 @@ def _differentiable(
         # Recomputed, so that it is a function of x in the next derivative; twice, since the first
         # mean is rounded.
         x_centered = channels.centered(channels.centered(tf.cast(x, tf.float32)))
-        m = tf.cast(tf.size(x) / tf.size(scale), tf.float32)
+        m = tf.cast(channels.count, tf.float32)
         of_x = attrs.exponential_avg_factor * (
             channels.vector(of_mean / m)
             + channels.vector(2 * of_variance / tf.maximum(m - 1, 1)) * x_centered

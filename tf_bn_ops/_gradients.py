@@ -201,14 +201,20 @@ def in_xla() -> bool:
 
 
 class Channels:
-    """Sums over the channels of tensors like `x`, and vectors in a shape that broadcasts to it."""
+    """Sums over the channels of tensors like `x`, and vectors in a shape that broadcasts to it.
+
+    `count` is the number of elements per channel, in int64: an int32 is negative from 2^31 on. So
+    is the divisor in TensorFlow's gradient of tf.reduce_mean, where shapes are not known.
+    """
 
     def __init__(self, x: Any, channels_last: bool) -> None:
         rank = tf.rank(x)
         channel = rank - 1 if channels_last else 1
         self._others = tf.concat([tf.range(channel), tf.range(channel + 1, rank)], axis=0)
         # [1, ..., -1, ..., 1]
-        self._shape = tf.tensor_scatter_nd_update(tf.ones_like(tf.shape(x)), [[channel]], [-1])
+        self._shape = tf.tensor_scatter_nd_update(tf.ones([rank], tf.int32), [[channel]], [-1])
+        channels = tf.shape(x, out_type=tf.int64)[-1 if channels_last else 1]
+        self.count = tf.size(x, out_type=tf.int64) // tf.maximum(channels, 1)
 
     def vector(self, value: Any) -> Any:
         return tf.reshape(value, self._shape)
@@ -217,7 +223,7 @@ class Channels:
         return tf.reduce_sum(value, self._others, keepdims=True)
 
     def mean(self, value: Any) -> Any:
-        return tf.reduce_mean(value, self._others, keepdims=True)
+        return self.sum(value) / tf.cast(self.count, value.dtype)
 
     def centered(self, value: Any) -> Any:
         return value - self.mean(value)
@@ -248,7 +254,7 @@ def _composed(
         s = channels.mean(dy_centered * xhat)
         b = channels.mean(gx_centered * dy_centered)
         p = gs - f * a
-        m = tf.cast(tf.size(x) // tf.maximum(tf.size(scale), 1), computed_in)
+        m = tf.cast(channels.count, computed_in)
         y_backprop_grad = f * gx_centered + p * xhat + go
         x_grad = rstd * (
             p * dy_centered - f * s * gx_centered - (gs * s + f * (b - 3 * a * s)) * xhat

@@ -37,8 +37,12 @@ def attach(
     from tensorflow.python.eager import record
 
     if not tf.executing_eagerly():
-        # An attribute in Python and none of the node, which saving would have to follow.
-        outputs[0].op._gradient_function = lambda _, *grads: gradient(*grads[: len(outputs)])
+        op = outputs[0].op
+        try:
+            op.get_attr("_gradient_op_type")  # Of Graph.gradient_override_map, which has its way.
+        except ValueError:
+            # An attribute in Python and none of the node, which saving would have to follow.
+            op._gradient_function = lambda _, *grads: gradient(*grads[: len(outputs)])
     record.record_operation("TfBnOps", [*outputs], [*inputs], gradient)
 
 

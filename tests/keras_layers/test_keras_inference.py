@@ -165,6 +165,35 @@ def test_converters_fold_it_into_the_layer_before(tmp_path, name):
     np.testing.assert_allclose(y, model(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_signature_that_trains_is_converted_on_the_switch(tmp_path):
+    """Traced for the file, it holds TensorFlow's ops: a converter knows no others."""
+    module = tf.Module()
+    module.model = keras.Sequential([keras.Input([5]), layers.Dense(4), KERAS_LAYER()])
+
+    @tf.function(input_signature=[tf.TensorSpec([8, 5]), tf.TensorSpec([8, 4])])
+    def train(x, y):
+        variables = module.model.trainable_variables
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(module.model(x, training=True) - y))
+        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            variable.assign_sub(0.1 * gradient)
+        return {"loss": loss}
+
+    module.train, folder = train, str(tmp_path / "model")
+    tf_bn_ops.enable(kernels=False, fuse=False)
+    try:
+        tf.saved_model.save(module, folder, signatures={"train": train})
+    finally:
+        disable()
+    assert b"TfBnOps" not in (tmp_path / "model" / "saved_model.pb").read_bytes()
+    converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["train"])
+    converter.experimental_enable_resource_variables = True
+    ops = (tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS)
+    converter.target_spec.supported_ops = [*ops]
+    assert converter.convert()
+
+
 TO_ONNX = """
 import runpy, sys, numpy as np, onnxruntime
 folder = sys.argv[1]

@@ -6,6 +6,7 @@ restored the model is what it was.
 
 from __future__ import annotations
 
+import functools
 import logging
 
 import forked
@@ -334,11 +335,44 @@ def test_what_stays_is_logged_and_reported_with_the_reason(caplog):
     assert list(report.unfused) == ["odd", "double", "inner/theirs"]
 
 
-def test_what_keras_cannot_compute_is_not_restored(caplog):
+# Of a layer with a side input, in a functional model and in a model of a class.
+def by_keyword(layer, x, side_input):
+    return layer(x, side_input=side_input)
+
+
+def by_position(layer, x, side_input):
+    return layer(x, None, None, side_input)
+
+
+class Sum(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.plain = BatchNormalization(name="plain")
+        self.relu = BatchNormalization(name="relu", activation="relu")
+        self.sum = BatchNormalization(name="sum")
+
+    def call(self, inputs):
+        return by_position(self.sum, self.relu(self.plain(inputs)), inputs)
+
+
+def functional_sum(add):
     inputs = keras.Input((4, 4, 3))
     x = BatchNormalization(name="plain")(inputs)
     x = BatchNormalization(name="relu", activation="relu")(x)
-    model = keras.Model(inputs, BatchNormalization(name="sum")(x, side_input=inputs))
+    return keras.Model(inputs, add(BatchNormalization(name="sum"), x, inputs))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Sum,
+        functools.partial(functional_sum, by_keyword),
+        functools.partial(functional_sum, by_position),
+    ],
+    ids=["class", "keyword", "position"],
+)
+def test_what_keras_cannot_compute_is_not_restored(make, caplog):
+    model = make()
     x = random(2, 4, 4, 3)
     want = np.asarray(model(x))
     restore_batch_norm(model)

@@ -57,6 +57,43 @@ tf_bn_ops.enable(keras=False, fuse=False)
 print(json.dumps({"refusal": refusal, "before": before, "after": results()}))
 """
 
+# Models of symbolic tensors, in both modes: results, what training changes, and a clone's results.
+SYMBOLIC = """
+import itertools
+import numpy as np, tensorflow as tf, tf_keras
+import tf_bn_ops
+
+x = np.random.default_rng(0).normal(1, 2, (6, 4, 4, 3)).astype("float32")
+one, mean = tf.ones(3), tf.constant([0.5, 1.0, 1.5])
+for training, dtype, data_format in itertools.product(
+    (True, False), ("float32", "float16"), ("NHWC", "NCHW")
+):
+    def norm(t, side, scale=one):
+        t = tf.cast(t, dtype)
+        if data_format == "NCHW":
+            t, side = (tf.transpose(each, [0, 3, 1, 2]) for each in (t, side))
+        given = {} if training else {"mean": mean, "variance": one, "epsilon": 1e-6}
+        y = tf_bn_ops.fused_batch_norm(
+            t, scale, mean, **given, is_training=training, activation="silu",
+            data_format=data_format, side_input=tf.cast(side, dtype),
+        ).y
+        return tf.cast(y, tf.float32)
+
+    i = tf_keras.Input([4, 4, 3])
+    t = tf_keras.layers.Conv2D(3, 1, kernel_initializer="ones")(i)
+    models = [tf_keras.Model(i, norm(t, i))]
+    models.append(tf_keras.models.clone_model(models[0]))
+    models[1].set_weights(models[0].get_weights())
+    unit = 1e-5 if dtype == "float32" else 1e-2
+    for model in models:
+        want = norm(tf.constant(x.sum(-1, keepdims=True) * np.ones(3, "float32")), tf.constant(x))
+        np.testing.assert_allclose(model.predict(x, verbose=0), want, unit, unit)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.sin(model(x)))
+        assert np.abs(tape.gradient(loss, model.trainable_weights[0])).max() > 1e-3
+    assert norm(i, i, tf_keras.Input([], 3)).shape.rank == 4
+"""
+
 
 def run(program: str, **changes: str) -> subprocess.CompletedProcess[str]:
     variables = {"TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -85,3 +122,8 @@ def test_the_switch_for_keras_3_says_that_tf_keras_has_another(value):
     )
     assert len(sentences) == (value == "keras")
     assert all("TF_BN_OPS=kernels" in sentence for sentence in sentences)
+
+
+@pytest.mark.long
+def test_symbolic_tensors_make_layers_of_the_function():
+    run(SYMBOLIC)

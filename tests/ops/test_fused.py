@@ -6,6 +6,7 @@ import functools
 import inspect
 import itertools
 
+import forked
 import keras
 import numpy as np
 import pytest
@@ -273,7 +274,7 @@ def test_training_is_one_op_in_each_direction(fusion, order, names):
     ops = [op.type for op in graph.get_operations()]
     assert sorted(op for op in ops if "BatchNorm" in op) == [f"TfBnOps>{name}" for name in names]
     if order == 1:
-        assert not {"Relu", "ReluGrad", "AddV2", "AddN", "Mean"} & {*ops}
+        assert not {"Relu", "ReluGrad", "AddV2", "AddN", "TensorScatterUpdate"} & {*ops}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -420,6 +421,65 @@ def test_y_is_the_output_of_the_op(is_training):
         assert y.op.get_attr("data_format") == b"NCHW"
         (dx,) = tf.gradients(y, y.op.inputs[0])
         assert dx.op.type == "TfBnOps>FusedBatchNormGradV3"
+
+
+@pytest.mark.parametrize("shape", [(1, 65537, 32768, 1), (3, 32768, 32768, 1), (None,) * 4])
+@pytest.mark.parametrize("derivative", ["mean", "variance", "third"])
+@pytest.mark.parametrize("is_training", [True, False])
+def test_sizes_are_counted_in_64_bits(derivative, shape, is_training):
+    """More than 2^31 elements, traced alone: an int32 would be negative."""
+
+    @tf.function(input_signature=[tf.TensorSpec(shape), tf.TensorSpec(shape[-1:])])
+    def function(x, vector):
+        given = () if is_training else (vector, vector)
+        y, mean, variance = tf_bn_ops.fused_batch_norm(
+            x, vector, vector, *given, is_training=is_training
+        )
+        of = {"mean": mean, "variance": variance, "third": tf.sin(y)}[derivative]
+        for _ in range(3 if derivative == "third" else 1):
+            (of,) = tf.gradients(tf.reduce_sum(tf.square(of)), x)
+        return of
+
+    for op in function.get_concrete_function().graph.get_operations():
+        if op.type == "Const" and "Size" in op.name:
+            assert tf.make_ndarray(op.get_attr("value")) > 0, op
+        if op.type in ("Size", "Prod") and op.outputs[0].dtype == tf.int32:
+            assert op.inputs[0].shape.rank in (0, 1), op  # Of a vector, such as a shape.
+
+
+ON_TWO_DEVICES = """
+import tensorflow as tf, tf_bn_ops.keras
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+tf.config.experimental.set_device_policy("explicit")  # Copies are errors.
+for device in ("CPU:1", "CPU:0", None, "CPU:1"):
+    with tf.device(device):
+        x, one = tf.constant([3.0, 5.0], shape=[2, 1, 1, 1]), tf.ones([1])
+        print(float(tf_bn_ops.fused_batch_norm(x, one, one).batch_mean[0]))
+        layer = tf_bn_ops.keras.BatchNormalization(scale=False, center=False)
+        print(float(layer(x, training=True)[0, 0, 0, 0]))
+"""
+
+
+def test_constants_are_those_of_the_device():
+    """They are kept for the next call that is given as little."""
+    assert [round(float(line), 2) for line in forked.output(ON_TWO_DEVICES).split()] == [4, -1] * 4
+
+
+@pytest.mark.parametrize("data_format", SHAPES)
+def test_a_gradient_that_the_graph_overrides(data_format):
+    """Explanations such as guided backpropagation take another one of the frozen op."""
+    name = f"Doubled{data_format}"
+    tf.RegisterGradient(name)(lambda op, dy, *_: [2 * dy, *[None] * 4])
+    x, *vectors = (tensor.numpy() for tensor in make_inputs(data_format, "float32"))
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+        x = tf.constant(x)
+        with graph.gradient_override_map({"FusedBatchNormV3": name}):
+            y = tf_bn_ops.fused_batch_norm(
+                x, *vectors, data_format=data_format, is_training=False, activation="relu"
+            ).y
+        got, passed = session.run([tf.gradients(y, x)[0], y > 0])
+    np.testing.assert_array_equal(got, 2 * passed)
 
 
 # ---- Every way to differentiate, in every place --------------------------------------------------

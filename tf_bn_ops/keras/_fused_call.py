@@ -93,7 +93,7 @@ def fused_call(
     if is_smooth and getattr(layer, "synchronized", False):
         y = fused_call(layer, parent_call, inputs, training, mask, behind._replace(activation=None))
         return Behind(behind.activation).of(y)
-    if layout is None or (batch_statistics and _is_exported()):
+    if layout is None or (batch_statistics and _is_exported(layer)):
         return behind.of(parent_call(inputs, training=training, mask=mask))
     takes_mask = mask is None or _is_of_samples(mask, layer, inputs)
     if batch_statistics and takes_mask and _exchanges(layer, mask):
@@ -116,11 +116,16 @@ def fused_call(
 _EXPORTERS = ("keras.src.export.", "tensorflow.python.saved_model.", "tensorflow.lite.", "tf2onnx.")
 
 
-def _is_exported() -> bool:
-    """Whether a function for inference is being traced for a file, which is to load anywhere, also
-    where the model normalises by the batch in inference. With a tape it trains, and may hold
-    this library's ops."""
-    if tf.executing_eagerly() or record.could_possibly_record():
+def _is_exported(layer: Any) -> bool:
+    """Whether a function is being traced for a file, which is to load anywhere, also where the
+    model normalises by the batch in inference. With a tape it trains, and a layer of this package
+    may hold this library's ops; one of Keras', on the switch, is in a program that may have the
+    file converted."""
+    from tf_bn_ops.keras._layer import BatchNormalization
+
+    if tf.executing_eagerly():
+        return False
+    if isinstance(layer, BatchNormalization) and record.could_possibly_record():
         return False
     frame: FrameType | None = sys._getframe()
     while frame is not None and not frame.f_globals.get("__name__", "").startswith(_EXPORTERS):

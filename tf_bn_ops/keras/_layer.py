@@ -45,8 +45,10 @@ class BatchNormalization(keras.layers.BatchNormalization):
       **kwargs: those of the parent.
     """
 
-    # A class attribute, because a replaced layer has not been through __init__.
+    # Class attributes, because a replaced layer has not been through __init__.
     _activation: Activation | None = None
+    # In a call so far; the calls of a functional model are in its nodes.
+    _has_side_input = False
 
     def __init__(self, *args: Any, activation: Activation | None = None, **kwargs: Any) -> None:
         if activation not in ACTIVATION_MODES:
@@ -60,9 +62,11 @@ class BatchNormalization(keras.layers.BatchNormalization):
     def call(
         self, inputs: Any, training: bool | None = None, mask: Any = None, side_input: Any = None
     ) -> Any:
-        if side_input is not None and mask is None:
-            # Keras looks for the mask of a layer's only tensor.
-            mask = getattr(inputs, "_keras_mask", None)
+        if side_input is not None:
+            vars(self)["_has_side_input"] = True  # Past Keras' tracking.
+            if mask is None:
+                # Keras looks for the mask of a layer's only tensor.
+                mask = getattr(inputs, "_keras_mask", None)
         behind = Behind(self._activation, side_input)
         return fused_call(self, super().call, inputs, training, mask, behind)
 

@@ -7,6 +7,7 @@ layers, optimizers, checkpoints, goes on without a change (docs/adr/0019).
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -167,7 +168,8 @@ def _change_class(layer: Any, kind: type) -> None:
         attributes["supports_jit"] = False
     else:
         attributes["supports_jit"] = attributes.pop(_SUPPORTED_JIT, True)
-        attributes.pop("_activation", None)
+        for name in ("_activation", "_has_side_input"):
+            attributes.pop(name, None)
     layer.__class__ = kind
 
 
@@ -225,7 +227,12 @@ def _derived(layer: Any) -> str | None:
 def _why_not_restored(layer: Any) -> str | None:
     if layer._activation is not None:
         return f"computes the activation {layer._activation}"
-    if any("side_input" in node.arguments.kwargs for node in layer._inbound_nodes):
+    call = inspect.signature(layer.call)
+    nodes = (
+        call.bind_partial(*n.arguments.args, **n.arguments.kwargs) for n in layer._inbound_nodes
+    )
+    given = (node.arguments.get("side_input") for node in nodes)
+    if layer._has_side_input or any(value is not None for value in given):
         return "has a side input"
     return _derived(layer)
 
