@@ -11,6 +11,7 @@ Import this module before loading a saved model that holds `tf_bn_ops.keras.Batc
 # be there now; neither is to find one that waits for Keras.
 import keras  # noqa: F401
 
+from tf_bn_ops.keras._fold import fold_batch_norm, fold_report
 from tf_bn_ops.keras._layer import BatchNormalization
 from tf_bn_ops.keras._replace import batch_norm_report, replace_batch_norm, restore_batch_norm
 from tf_bn_ops.keras._switch import disable
@@ -21,6 +22,8 @@ __all__ = [
     "UpdateBatchNorm",
     "batch_norm_report",
     "disable",
+    "fold_batch_norm",
+    "fold_report",
     "replace_batch_norm",
     "restore_batch_norm",
     "update_batch_norm",

@@ -60,13 +60,33 @@ class Verification:
                 )
 
 
+def check_outputs(model: Any, other: Any, x: Any) -> None:
+    """Compares what two models compute of `x` in inference.
+
+    Raises:
+      ValueError: it differs by more than rounding.
+    """
+    expected, found = (_outputs(m, x, training=False) for m in (model, other))
+    difference = _largest_difference(expected, found)
+    dtypes = {layer.compute_dtype for layer in model._flatten_layers()}
+    tolerance = max(_TOLERANCES.get(dtype, _TOLERANCE)[0] for dtype in dtypes)
+    if not difference <= tolerance:
+        raise ValueError(
+            f"{type(model).__name__} {model.name!r} and the new model differ by {difference:.1e} "
+            f"of the largest output (allowed: {tolerance:.0e})"
+        )
+
+
+def _outputs(model: Any, x: Any, training: bool) -> list[np.ndarray]:
+    """Of ragged and sparse tensors too; an output may be None."""
+    outputs = tf.nest.flatten(model(x, training=training), expand_composites=True)
+    return [np.asarray(keras.ops.convert_to_numpy(v)) for v in outputs if v is not None]
+
+
 def _results(model: Any, x: Any, training: bool) -> list[np.ndarray]:
     """Outputs of the model, and by how much the call changes its state; the change is undone."""
     with _restored(model) as values:
-        # Of ragged and sparse tensors too; an output may be None.
-        outputs = tf.nest.flatten(model(x, training=training), expand_composites=True)
-        outputs = [output for output in outputs if output is not None]
-        results = [np.asarray(keras.ops.convert_to_numpy(output)) for output in outputs]
+        results = _outputs(model, x, training)
         changes = [
             (variable.numpy().astype(np.float64) - value.astype(np.float64)).ravel()
             for variable, value in values
