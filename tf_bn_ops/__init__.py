@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from tf_bn_ops import keras as keras
     from tf_bn_ops import raw_ops as raw_ops
     from tf_bn_ops import rewrite as rewrite
-    from tf_bn_ops._calls import load
+    from tf_bn_ops._calls import library_path, load
     from tf_bn_ops._enable import Enabled, enable
     from tf_bn_ops._fused import fused_batch_norm
-    from tf_bn_ops._loader import LibraryError, get_include, get_lib, library_path
+    from tf_bn_ops._loader import LibraryError, get_include, get_lib
     from tf_bn_ops._ops import fused_batch_norm_grad
 else:
     _MODULES = {
@@ -46,7 +46,7 @@ else:
         "fused_batch_norm_grad": "_ops",
         "get_include": "_loader",
         "get_lib": "_loader",
-        "library_path": "_loader",
+        "library_path": "_calls",
         "load": "_calls",
     }
 

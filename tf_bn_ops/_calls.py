@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -28,6 +29,27 @@ def load() -> ModuleType:
 
     _gradients.register()
     return module
+
+
+def library_path() -> str:
+    """Path of the op library, for a bare `tf.load_op_library`; `load` does more, see there.
+
+    Where TensorFlow has been imported, the gradients of the ops, which are Python functions, are
+    registered, as `load` does.
+
+    Returns:
+      The absolute path of libtf_bn_ops.so: the package's own, or the one that the environment
+      variable TF_BN_OPS_LIBRARY names (a file, or a folder that holds it).
+
+    Raises:
+      LibraryError: (an ImportError) if there is no such file.
+    """
+    path = _loader.library_path()
+    if hasattr(sys.modules.get("tensorflow"), "RegisterGradient"):
+        from tf_bn_ops import _gradients
+
+        _gradients.register()
+    return path
 
 
 def with_epsilon_tensor(wrapper: str, inputs: list[Any], epsilon: Any, name: str | None) -> Any:
