@@ -264,6 +264,11 @@ def existing(path: pathlib.Path) -> str:
     """`path` as text, if there is such a file; otherwise a LibraryError that says what to do."""
     if path.is_file():
         return str(path)
+    if (path.parent / OP_LIBRARY).is_file():
+        raise LibraryError(
+            f"{path} does not exist, and {OP_LIBRARY}, which lies there, needs it: copy it there, "
+            f"too, from where {OP_LIBRARY} was copied from"
+        )
     if _startup.variable(LIBRARY_VARIABLE):
         raise LibraryError(
             f"{path} does not exist: set {LIBRARY_VARIABLE} to a {OP_LIBRARY} or the folder that "
