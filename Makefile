@@ -335,6 +335,11 @@ LIBRARIES := $(if $(XLA),libtf_bn_ops_xla.so) libtf_bn_ops.so libtf_bn_ops_core.
 HEADERS := $(patsubst cc/client/include/%,%,$(wildcard $(addprefix cc/client/include/tf_bn_ops/,*.h */*.h)))
 PACKAGE_DIR := $(patsubst %/,%,$(dir $(LIB_DIR)))
 INSTALLED := $(addprefix $(LIB_DIR)/,$(LIBRARIES)) $(addprefix $(PACKAGE_DIR)/include/,$(HEADERS))
+# The headers of the C ABI, in which C stands alone.
+C_HEADERS := $(patsubst cc/c_api/%,$(PACKAGE_DIR)/include/tf_bn_ops/%,$(wildcard cc/c_api/tf_bn_ops_*.h))
+$(C_HEADERS): $(PACKAGE_DIR)/include/tf_bn_ops/%: cc/c_api/% cc/core/generated/roles.h tools/c_header.py
+	$(Q)mkdir -p $(@D)
+	$(Q)'$(PYTHON)' tools/c_header.py $< > $@.new && mv $@.new $@
 $(eval $(call remember,$(LIB_DIR)/.environment,$$(KEY)))
 $(filter $(LIB_DIR)/%,$(INSTALLED)): $(LIB_DIR)/%: $(B)/lib/%
 $(filter $(PACKAGE_DIR)/include/%,$(INSTALLED)): $(PACKAGE_DIR)/include/%: cc/client/include/%
@@ -350,7 +355,7 @@ endif
   lint-types lint-cxx format clean help
 
 all: $(if $(TF_VERSION),$(LIB_DIR)/.built)  ## Build tf_bn_ops/lib (the default); ISAS=all: also for other processors than this one
-$(LIB_DIR)/.built: $(INSTALLED)
+$(LIB_DIR)/.built: $(INSTALLED) $(C_HEADERS)
 	$(Q)echo '  BUILT   kernels: $(ISA_NAMES)$(if $(filter native,$(ISAS)), (what this processor runs; ISAS=all builds the others too))'
 	$(Q)touch $@
 

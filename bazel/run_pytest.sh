@@ -19,6 +19,9 @@ mv "$tree/build_info.json" "$package/lib"
 cp -L ./*.so "$package/lib"
 cp -RL bin "$package"
 cp -R "$tree/cc/client/include/." "$package/include"
+for header in "$tree"/cc/c_api/tf_bn_ops_*.h; do
+  "$python" "$tree/tools/c_header.py" "${header#"$tree"/}" > "$package/include/tf_bn_ops/${header##*/}"
+done
 
 cd "$tree"
 # Bazel's variables are not for a make or bazel that a test starts.

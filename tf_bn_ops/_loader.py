@@ -288,6 +288,11 @@ def existing(path: pathlib.Path) -> str:
     """`path` as text, if there is such a file; otherwise a LibraryError that says what to do."""
     if path.is_file():
         return str(path)
+    if (path.parent / OP_LIBRARY).is_file():
+        raise LibraryError(
+            f"{path} does not exist, and {OP_LIBRARY}, which lies there, needs it: copy it there, "
+            f"too, from where {OP_LIBRARY} was copied from"
+        )
     if _environment.variable(LIBRARY_VARIABLE):
         raise LibraryError(
             f"{path} does not exist: set {LIBRARY_VARIABLE} to a {OP_LIBRARY} or the folder that "
@@ -309,7 +314,10 @@ def build_info() -> dict[str, Any]:
 
 
 def library_path() -> str:
-    """Path of the op library, for a bare `tf.load_op_library`.
+    """Path of the op library, for a bare `tf.load_op_library`; `load` does more, see there.
+
+    Where TensorFlow has been imported, the gradients of the ops, which are Python functions, are
+    registered, as `load` does.
 
     Returns:
       The absolute path of libtf_bn_ops.so: the package's own, or the one that the environment
@@ -318,7 +326,12 @@ def library_path() -> str:
     Raises:
       LibraryError: (an ImportError) if there is no such file.
     """
-    return installation().path(OP_LIBRARY)
+    path = installation().path(OP_LIBRARY)
+    if hasattr(sys.modules.get("tensorflow"), "RegisterGradient"):
+        from tf_bn_ops import _gradients
+
+        _gradients.register()
+    return path
 
 
 def core_library_path() -> str:
@@ -492,7 +505,7 @@ def wrappers() -> ModuleType:
     Raises:
       LibraryError: (an ImportError) as from `load`.
     """
-    return _wrappers(library_path())
+    return _wrappers(installation().path(OP_LIBRARY))
 
 
 @functools.cache

@@ -28,11 +28,10 @@ enum {
   TFBN_FLOAT64 = 3
 };
 
-/* Values of tf_bn_ops::FormulaKind; cc/core/formulas/forward.h, gradient.h and
- * second_order.h say what is computed. */
+/* Values of tf_bn_ops::FormulaKind; docs/math.md says what is computed. */
 enum { TFBN_FORWARD = 0, TFBN_GRADIENT = 1, TFBN_SECOND_ORDER = 2 };
 
-/* Computes one call (tfbn_call: cc/core/generated/roles.h) on the CPU with
+/* Computes one call, whose arguments are in tfbn_call, on the CPU with
  * `threads` threads, the caller's included. `implementation` is a name from
  * tfbn_cpu_implementation, or NULL for the one that the op kernels would use.
  *
@@ -51,8 +50,7 @@ enum { TFBN_FORWARD = 0, TFBN_GRADIENT = 1, TFBN_SECOND_ORDER = 2 };
 TFBN_EXPORT int tfbn_cpu_run(const tfbn_call* call, const char* implementation,
                              int threads, char* error, size_t error_size);
 
-/* Combines the statistics of the parts of a batch, see cc/core/gather_stats.h,
- * on the calling thread. */
+/* Combines the statistics of the parts of a batch on the calling thread. */
 TFBN_EXPORT int tfbn_cpu_gather_stats(const tfbn_gather_stats* args,
                                       char* error, size_t error_size);
 

@@ -56,6 +56,7 @@ std::string ReadValue(const tf::OpDef::AttrDef& attr, const std::string& text,
   }
   double number;
   if (!ReadNumber(text, &number)) return "a number that a float can hold";
+  if (attr.name() == "epsilon" && number < 0) return "0 or more";
   if (attr.type() == "tensor") {  // epsilon, a scalar of type double
     tf::Tensor(number).AsProtoField(value->mutable_tensor());
   } else {

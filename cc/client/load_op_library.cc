@@ -16,6 +16,7 @@ namespace tf_bn_ops {
 namespace {
 
 constexpr char kLibrary[] = "libtf_bn_ops.so";
+constexpr char kCore[] = "libtf_bn_ops_core.so";  // Which it links.
 constexpr char kVariable[] = "TF_BN_OPS_LIBRARY";
 
 bool IsRegistered() {
@@ -68,10 +69,12 @@ absl::Status LoadOpLibrary(const std::string& path) {
   TF_Library* const library = TF_LoadLibrary(file.c_str(), status.get());
   if (library != nullptr) TF_DeleteLibraryHandle(library);  // does not unload
   if (TF_GetCode(status.get()) != TF_OK) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(file, " cannot be loaded by TensorFlow ", TF_Version(),
-                     " (", TF_Message(status.get()),
-                     "): build it for this TensorFlow with 'make "
+    const std::string message = TF_Message(status.get());
+    const bool lacks_core = message.rfind(absl::StrCat(kCore, ": "), 0) == 0;
+    return absl::FailedPreconditionError(absl::StrCat(
+        file, " cannot be loaded by TensorFlow ", TF_Version(), " (", message,
+        lacks_core ? "): copy that file beside it, from where it comes from"
+                   : "): build it for this TensorFlow with 'make "
                      "PYTHON=/path/to/its/python'"));
   }
   if (!IsRegistered()) {

@@ -174,7 +174,8 @@ def test_wheel_metadata(wheel):
         f"tf_bn_ops/lib/{name}"
         for name in (_loader.OP_LIBRARY, *_loader.COMPANIONS, _loader.BUILD_INFO, *xla)
     }
-    more = {"tf_bn_ops/include/tf_bn_ops/ops.h", "tf_bn_ops/py.typed", "tf_bn_ops.pth"}
+    headers = (f"tf_bn_ops/include/tf_bn_ops/{name}" for name in ("ops.h", "tf_bn_ops_c.h"))
+    more = {*headers, "tf_bn_ops/py.typed", "tf_bn_ops.pth"}
     assert more <= {*names}
     assert not [name for name in names if name.startswith(("tests/", "tools/", "cc/"))]
 

@@ -123,6 +123,11 @@ ATTRIBUTES = [
         (V2, f"epsilon={value}", f'the attribute epsilon_ must be {NUMBER}, but is "{value}"')
         for value in ("0.1x", "", "small", "1e", "nan", "inf", "1,5", "1e999", "1e300")
     ),
+    *(
+        (op, f"epsilon_={value}", f'the attribute epsilon_ must be 0 or more, but is "{value}"')
+        for op in (V2, EX, "TfBnOps>BatchNormTrainingBackprop")
+        for value in ("-1", "-1e-30")
+    ),
     (
         V2,
         "data_format_=NDHWC",

@@ -92,6 +92,9 @@ def test_loading_by_path(run_client, tmp_path):
     text = told(tmp_path / name)
     assert text.startswith(f"{int(tf.errors.FAILED_PRECONDITION)} {tmp_path}/{name} cannot be ")
     assert f"TensorFlow {tf.__version__}" in text
+    shutil.copy(f"{lib}/{name}", tmp_path)
+    text = told(tmp_path / name)  # Without the core library.
+    assert "copy that file beside it" in text and "make" not in text
 
 
 @pytest.mark.long

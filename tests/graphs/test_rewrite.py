@@ -12,6 +12,9 @@ from random_graphs import control_flow_v1
 
 import tf_bn_ops
 from tf_bn_ops import rewrite
+from tf_bn_ops.rewrite import _expand, rewrite_command
+from tf_bn_ops.spec import OPS
+from tf_bn_ops.spec.ops import BATCH_NORM_GATHER_STATS
 
 SHAPE = (4, 6, 5, 3)
 BUILTIN_GRADIENTS = {f"FusedBatchNormGrad{version}" for version in ("", "V2", "V3")}
@@ -364,6 +367,46 @@ def test_two_ex_that_read_each_other_and_names_that_are_taken():
     concrete = tf.function(call).get_concrete_function(x)
     for got, want in zip(rewrite.to_builtin(concrete)(x), concrete(x), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+# ---- What TensorFlow has no op for ---------------------------------------------------------------
+
+WITHOUT_BUILTIN = sorted(
+    {op.registered_name for op in [*OPS.values(), BATCH_NORM_GATHER_STATS] if op.builtin is None}
+    - _expand.EXPANDED_OPS
+)
+
+
+@pytest.mark.parametrize("place", ["graph", "function", "meta graph"])
+@pytest.mark.parametrize("op", WITHOUT_BUILTIN)
+def test_what_has_no_builtin_is_refused_by_name(op, place):
+    """In place of a graph that loads where this library is alone."""
+    message = tf.compat.v1.MetaGraphDef()
+    nodes = message.graph_def.node
+    if place == "function":
+        nodes = message.graph_def.library.function.add().node_def
+    nodes.add(op="TfBnOps>FusedBatchNormGrad", name="renamed")
+    nodes.add(op=op, name="mine")
+    with pytest.raises(ValueError, match=rf"no op for 1 node of the graph \({op}; .*is mine\), so"):
+        rewrite.to_builtin(message if place == "meta graph" else message.graph_def)
+
+
+def test_the_command_writes_no_second_derivatives_for_tensorflow(tmp_path, capsys):
+    @tf.function(input_signature=[tf.TensorSpec(SHAPE)])
+    def penalty(x):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = tf_bn_ops.fused_batch_norm(x, tf.ones([3]), tf.ones([3])).y
+            squares = tf.square(tape.gradient(y, x, tf.sin(y)))
+        return outer.gradient(squares, x)
+
+    model, target = str(tmp_path / "model"), tmp_path / "target"
+    tf.saved_model.save(tf.Module(), model, signatures=penalty)
+    assert rewrite_command.main(["rewrite", model, str(target), "--to=builtin"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "TfBnOps>FusedBatchNormGradGrad" in line and not target.exists()
 
 
 # ---- Wrong use -----------------------------------------------------------------------------------

@@ -26,6 +26,10 @@ one = tf.ones([1])
 data = tf.ones([1, 2, 2, 1])
 print(float(ops.tf_bn_ops_fused_batch_norm_grad(data, data, one, one, one).offset_backprop[0]))
 print(sorted(n for n in dir(ops) if n.startswith("TfBnOps_")))
+with tf.GradientTape() as tape:
+    tape.watch(data)
+    y = ops.tf_bn_ops_fused_batch_norm_v3(data, one, one, one, one).y
+assert tape.gradient(y, data).shape == data.shape
 # The package's own way comes second and finds the same library.
 assert tf_bn_ops.raw_ops.FusedBatchNormGrad
 from tf_bn_ops import _loader

@@ -83,6 +83,15 @@ def test_missing_library_named_by_the_variable(tmp_path, monkeypatch):
     assert _loader.LIBRARY_VARIABLE in message
 
 
+@pytest.mark.parametrize("name", [_loader.CORE_LIBRARY, _loader.BUILD_INFO])
+def test_a_copy_without_what_lies_beside_it(other_build, name):
+    (other_build / name).unlink()
+    _loader._installation.cache_clear()
+    message = refusal()
+    assert f"{other_build / name} does not exist" in message
+    assert "copy it there" in message and "make" not in message
+
+
 def test_unreadable_build_info(other_build):
     (other_build / _loader.BUILD_INFO).write_text('{"tensorflow_')
     _loader._installation.cache_clear()

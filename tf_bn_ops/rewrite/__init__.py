@@ -10,8 +10,8 @@ edges, devices, and with them checkpoints and signatures stay as they were. (Onl
 a frozen op of TensorFlow does not write reads something else, see `to_builtin`.)
 
 FusedBatchNormEx, on which the Keras layer trains, becomes several nodes on the way to TensorFlow's
-ops. BatchNormTrainingBackprop and FusedBatchNormGradGrad have no counterpart in TensorFlow and are
-left alone: a graph that was made by differentiating this library's ops keeps needing the library.
+ops. BatchNormTrainingBackprop, FusedBatchNormGradGrad and the parts of synchronised batch
+normalization have no counterpart in TensorFlow: a graph that holds one is refused.
 """
 
 from __future__ import annotations
@@ -86,10 +86,13 @@ def to_builtin(graph: Any, output: str | os.PathLike[str] | None = None) -> Any:
     this library's saves those that it was given: who reads them, as the gradient does, reads what
     the op was given then.
 
-    The result needs no tf_bn_ops to load, unless it holds ops that TensorFlow lacks (gradients of
-    gradients, or BatchNormTrainingBackprop). Arguments, result and errors are those of `to_shim`.
+    The result needs no tf_bn_ops to load. Arguments, result and errors are those of `to_shim`.
+
+    Raises:
+      ValueError: also where a node has no counterpart in TensorFlow: of gradients of gradients,
+        BatchNormTrainingBackprop, or synchronised batch normalization.
     """
-    return _rewrite(graph, output, functools.partial(_graph.renamed, names=_TO_BUILTIN))
+    return _rewrite(graph, output, functools.partial(_graph.to_builtin, names=_TO_BUILTIN))
 
 
 def fuse(

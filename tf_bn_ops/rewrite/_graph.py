@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tf_bn_ops.rewrite import _expand
@@ -33,6 +33,43 @@ def renamed(message: Any, names: Mapping[str, str]) -> tuple[Any, int]:
     result = type(message)()
     result.CopyFrom(message)
     return result, _rename(result, names)
+
+
+def to_builtin(message: Any, names: Mapping[str, str]) -> tuple[Any, int]:
+    """`renamed`, if no op of this library is left.
+
+    Raises:
+      ValueError: TensorFlow has no op for a node.
+    """
+    result, count = renamed(message, names)
+    own = [node for node in _nodes(result) if node.op.startswith(_expand.OWN)]
+    if own:
+        ops = ", ".join(sorted({node.op for node in own}))
+        raise ValueError(
+            f"TensorFlow has no op for {len(own)} node{'s' * (len(own) > 1)} of the graph ({ops}; "
+            f"the first is {own[0].name}), so it loads where tf_bn_ops is alone: second "
+            "derivatives, synchronised or float64 training and BatchNormTrainingBackprop cannot be "
+            "rewritten"
+        )
+    return result, count
+
+
+def _nodes(message: Any) -> Iterator[Any]:
+    """All nodes of a message."""
+    message_kind = kind(message)
+    if message_kind == "SavedModel":
+        for meta_graph in message.meta_graphs:
+            yield from _nodes(meta_graph.graph_def)
+    elif message_kind == "MetaGraphDef":
+        yield from _nodes(message.graph_def)
+    elif message_kind == "GraphDef":
+        yield from message.node
+        yield from _nodes(message.library)
+    elif message_kind == "FunctionDefLibrary":
+        for function in message.function:
+            yield from function.node_def
+    else:
+        yield from message.node_def
 
 
 def _rename(message: Any, names: Mapping[str, str]) -> int:

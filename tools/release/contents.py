@@ -73,7 +73,9 @@ def _of_licence(metadata: email.message.Message, licence: bytes | None) -> Itera
 
 def _of_layout(names: set[str], versions: list[str]) -> Iterator[str]:
     wanted = {f"tf_bn_ops/lib_tf{version}/{name}" for version in versions for name in OF_EACH}
-    wanted |= {"tf_bn_ops/lib/libtf_bn_ops_core.so", "tf_bn_ops/include/tf_bn_ops/ops.h"}
+    headers = ("ops.h", "tf_bn_ops_c.h")
+    wanted |= {"tf_bn_ops/lib/libtf_bn_ops_core.so"}
+    wanted |= {f"tf_bn_ops/include/tf_bn_ops/{name}" for name in headers}
     for name in sorted(wanted - names):
         yield f"it lacks {name}"
     for name in sorted(names):
