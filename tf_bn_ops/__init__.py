@@ -24,6 +24,7 @@ __all__ = [
     "get_lib",
     "library_path",
     "load",
+    "report",
 ]
 
 _startup.follow_environment()
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from tf_bn_ops._fused import fused_batch_norm
     from tf_bn_ops._loader import LibraryError, get_include, get_lib, library_path
     from tf_bn_ops._ops import fused_batch_norm_grad
+    from tf_bn_ops._report import report
 else:
     _MODULES = {
         "Enabled": "_enable",
@@ -48,6 +50,7 @@ else:
         "get_lib": "_loader",
         "library_path": "_loader",
         "load": "_calls",
+        "report": "_report",
     }
 
     def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tf_bn_ops import _graph_fusion, _loader
+from tf_bn_ops import _graph_fusion, _loader, _report
 
 # Minor versions whose op names, kernel labels and priorities were verified.
 _KNOWN_TENSORFLOW = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21", "2.22")
@@ -28,7 +28,10 @@ _ADDED_OPS = ("_FusedBatchNormGradEx",)
 # TensorFlow renames the ops to these where oneDNN is on.
 _ONEDNN_OPS = tuple("_MklNative" + op.removeprefix("_") for op in _OPS)
 
-log_refusal = logging.getLogger("tf_bn_ops").warning
+
+def log_refusal(sentence: str) -> None:
+    logging.getLogger("tf_bn_ops").warning("%s", sentence)
+    _report.stay("", sentence, "requests")
 
 
 class Kernel(NamedTuple):
@@ -85,9 +88,11 @@ def enable(*, kernels: bool = True, keras: bool = True, fuse: bool = True) -> En
       stay until `model.compile` is called again. `tf_bn_ops.keras.disable()` undoes it.
     - `fuse`: every graph that TensorFlow optimizes from now on has batch normalization fused with
       the addition and the activation behind it, as `rewrite.fuse` does. Graphs that have run stay;
-      programs of XLA and eager calls are not optimized. TF_CPP_VMODULE=graph_optimizer=1 logs what
-      is fused and refused. It stays on; a session whose config has use_plugin_optimizers off, or
-      `tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": False})`, skips it.
+      programs of XLA and eager calls are not optimized. It stays on; a session whose config has
+      use_plugin_optimizers off, or `tf.config.optimizer.set_experimental_options(
+      {"use_plugin_optimizers": False})`, skips it.
+
+    From then on calls are recorded: `report()` says what ran, what was fused and what was not.
 
     The environment variable TF_BN_OPS=1, or a list such as TF_BN_OPS=kernels,keras, does the same
     for programs that cannot be edited, see docs/dropin.md.
@@ -109,17 +114,19 @@ def enable(*, kernels: bool = True, keras: bool = True, fuse: bool = True) -> En
             return is_wanted
         except Refusal as refusal:
             refusals.append(str(refusal))
-            log_refusal("%s", refusal)
+            log_refusal(str(refusal))
             return False
 
     with _lock:
         replaced = tried(kernels, _replaced_kernels)
-        return Enabled(
+        enabled = Enabled(
             kernels=_replaced_kernels() if replaced else (),
             keras=tried(keras, _enable_keras),
             fuse=tried(fuse, _enable_fusion),
             refusals=tuple(refusals),
         )
+    _report.record()
+    return enabled
 
 
 def _enable_keras() -> None:

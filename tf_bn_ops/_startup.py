@@ -85,6 +85,10 @@ def follow_environment() -> None:
     if variable(VARIABLE).lower() not in ("", "0", "false"):
         for package in ("tensorflow", "keras", "tf_keras"):
             call_after_import(package, functools.partial(_enable_after, package))
+    if target := variable("TF_BN_OPS_REPORT"):
+        from tf_bn_ops import _report  # It imports json.
+
+        _report.start(target)
 
 
 def _enable_after(package: str) -> None:
