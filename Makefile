@@ -286,9 +286,9 @@ $(B)/lib/libtf_bn_ops_override.so: $(OP_CALL_OBJECTS) $(OVERRIDE_OBJECTS) $(ON_C
 	$(Q)echo '  LINK    $@'
 	$(call link_library,$(CORE_RPATH) $(TF_LDFLAGS))
 
-$(B)/lib/libtf_bn_ops_optimizer.so: $(OPTIMIZER_OBJECTS)
+$(B)/lib/libtf_bn_ops_optimizer.so: $(OPTIMIZER_OBJECTS) $(ON_CORE)
 	$(Q)echo '  LINK    $@'
-	$(call link_library,$(TF_LDFLAGS))
+	$(call link_library,$(CORE_RPATH) $(TF_LDFLAGS))
 
 $(B)/lib/libtf_bn_ops_xla.so: $(OP_CALL_OBJECTS) $(XLA_OBJECTS) $(ON_CORE)
 	$(Q)echo '  LINK    $@'

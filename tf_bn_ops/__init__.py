@@ -24,6 +24,7 @@ __all__ = [
     "get_lib",
     "library_path",
     "load",
+    "report",
 ]
 
 _startup.follow_environment()
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from tf_bn_ops._enable import Enabled, enable
     from tf_bn_ops._fused import fused_batch_norm
     from tf_bn_ops._loader import LibraryError, get_include, get_lib, library_path, load
+    from tf_bn_ops._report import report
     from tf_bn_ops.generated.bindings import fused_batch_norm_grad
 else:
     _MODULES = {
@@ -47,6 +49,7 @@ else:
         "get_lib": "_loader",
         "library_path": "_loader",
         "load": "_loader",
+        "report": "_report",
     }
 
     def __getattr__(name: str) -> Any:

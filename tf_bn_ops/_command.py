@@ -107,7 +107,7 @@ def check_writable(path: pathlib.Path) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        target = path if _is_in_place(path) else _led_to(path).parent
+        target = path if is_in_place(path) else _led_to(path).parent
         is_closed = path.is_dir() or not os.access(target, os.W_OK)
     except (OSError, RuntimeError) as error:
         raise UsageError(f"cannot write {path}: {error}") from error
@@ -122,7 +122,7 @@ def write_whole(text: str, path: pathlib.Path) -> None:
       UsageError: it cannot be written, for instance on a full disk.
     """
     try:
-        if _is_in_place(path):
+        if is_in_place(path):
             if sys.stdout is not None:  # What was printed to it stays before it.
                 sys.stdout.flush()
             # Nonblocking: without a reader a named pipe would wait for ever.
@@ -153,7 +153,7 @@ def _led_to(path: pathlib.Path) -> pathlib.Path:
     return target
 
 
-def _is_in_place(path: pathlib.Path) -> bool:
+def is_in_place(path: pathlib.Path) -> bool:
     """Whether a path leads to a device, a pipe, or what this process prints to."""
     if not path.exists():
         return False

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tf_bn_ops import _loader
+from tf_bn_ops import _loader, _report
 
 # Minor versions whose op names, kernel labels and priorities were verified.
 _KNOWN_TENSORFLOW = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21", "2.22")
@@ -34,6 +34,7 @@ _said = ""
 
 def log_refusal(sentence: str) -> None:
     _logger().warning("%s", sentence)
+    _report.stay("", sentence, "requests")
 
 
 def _logger() -> logging.Logger:
@@ -92,9 +93,11 @@ def enable(*, kernels: bool = True, keras: bool = True, fuse: bool = True) -> En
       stay until `model.compile` is called again. `tf_bn_ops.keras.disable()` undoes it.
     - `fuse`: every graph that TensorFlow optimizes from now on has batch normalization fused with
       the addition and the activation behind it, as `rewrite.fuse` does. Graphs that have run stay;
-      programs of XLA and eager calls are not optimized. TF_CPP_VMODULE=graph_optimizer=1 logs what
-      is fused and refused. It stays on; a session whose config has use_plugin_optimizers off, or
-      `tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": False})`, skips it.
+      programs of XLA and eager calls are not optimized. It stays on; a session whose config has
+      use_plugin_optimizers off, or `tf.config.optimizer.set_experimental_options(
+      {"use_plugin_optimizers": False})`, skips it.
+
+    From then on calls are recorded: `report()` says what ran, what was fused and what was not.
 
     The environment variable TF_BN_OPS=1, or a list such as TF_BN_OPS=kernels,keras, does the same
     for programs that cannot be edited, see docs/dropin.md.
@@ -127,12 +130,14 @@ def put_in_place(kernels: bool, keras: bool, fuse: bool) -> Enabled:
             return False
 
     replaced = tried(kernels, _replaced_kernels)
-    return Enabled(
+    enabled = Enabled(
         kernels=_replaced_kernels() if replaced else (),
         keras=tried(keras, _enable_keras),
         fuse=tried(fuse, _enable_fusion),
         refusals=tuple(refusals),
     )
+    _report.record()
+    return enabled
 
 
 def say(enabled: Enabled, is_last: bool = True) -> str:
@@ -216,7 +221,9 @@ def set_fusion(enabled: bool) -> bool:
 
 def fused_so_far() -> int:
     """How many places the graph optimizer has fused in this process."""
-    return int(_loader.optimizer().tfbn_graph_fusions())
+    return sum(
+        int(number) for *_, refusal, _, number, _, _ in _report.records("fusion") if not refusal
+    )
 
 
 # ---- TensorFlow's kernels ------------------------------------------------------------------------

@@ -22,7 +22,7 @@ import tensorflow as tf
 from tensorflow.python.framework import kernels
 from tensorflow.python.ops import control_flow_util
 
-from tf_bn_ops import _replicas, _split_gradients, _vectorize
+from tf_bn_ops import _replicas, _report, _split_gradients, _vectorize
 from tf_bn_ops._split_gradients import attributes, masked
 from tf_bn_ops.generated import bindings
 from tf_bn_ops.spec import ACTIVATIONS, OPS, OpSpec
@@ -39,7 +39,7 @@ _GRAD_GRAD = OPS["FusedBatchNormGradGrad"]
 @functools.cache
 def register() -> None:
     """Registers gradients and the rules of tf.vectorized_map with TensorFlow, once."""
-    gradients = {
+    gradients: dict[str, Any] = {
         f"TfBnOps>{name}": g for name, g in (_GRADIENTS | _split_gradients.GRADIENTS).items()
     }
     # It is reached where tf.cond has forgotten the gradient that _replicas.py gave to it.
@@ -47,7 +47,7 @@ def register() -> None:
     for name, gradient in gradients.items():
         # Of another package; or of this one, before its modules were imported anew.
         with contextlib.suppress(KeyError):
-            tf.RegisterGradient(name)(gradient)
+            tf.RegisterGradient(name)(_report.as_tagged(gradient))
     _vectorize.register()
 
 

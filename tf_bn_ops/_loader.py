@@ -549,5 +549,4 @@ def optimizer() -> ctypes.CDLL:
     result.tfbn_free.argtypes = [ctypes.c_void_p]
     result.tfbn_free.restype = None
     result.tfbn_enable_graph_fusion.argtypes = [ctypes.c_int]
-    result.tfbn_graph_fusions.restype = ctypes.c_int64
     return result

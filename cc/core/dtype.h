@@ -49,6 +49,11 @@ enum class DType : int32_t {
 #define TFBN_COUNT_DTYPE(...) +1
 constexpr int kNumDTypes = TFBN_FOR_EACH_DTYPE(TFBN_COUNT_DTYPE, );
 #undef TFBN_COUNT_DTYPE
+static constexpr const char* kDTypeTexts[] = {
+#define TFBN_TEXT(unused, name, text, ...) text,
+    TFBN_FOR_EACH_DTYPE(TFBN_TEXT, )
+#undef TFBN_TEXT
+};
 
 // Executes the statement of the row of `dtype`, where T is its type in memory.
 #define TFBN_SWITCH_DTYPE(dtype, statement) \

@@ -29,11 +29,6 @@ namespace {
 constexpr char kPrefix[] = "tf_bn_ops_verbose,v1,";
 
 // Names of the values of enumerations, in their order.
-constexpr const char* kDTypes[] = {
-#define TFBN_TEXT(unused, name, text, ...) text,
-    TFBN_FOR_EACH_DTYPE(TFBN_TEXT, )
-#undef TFBN_TEXT
-};
 constexpr const char* kSchedules[] = {"small_outputs", "frozen_one_pass",
                                       "reduce_only", "channel_groups",
                                       "two_passes"};
@@ -148,7 +143,7 @@ Fields CallFields(const PlanRequest& request, const char* isa) {
       {"isa", isa},
       {"formula", request.formula.name},
       {"mode", request.is_training ? "training" : "frozen"},
-      {"dtype", NameOf(request.dtype, kDTypes)},
+      {"dtype", NameOf(request.dtype, kDTypeTexts)},
       {"view", std::to_string(view.outer) + "x" +
                    std::to_string(view.channels) + "x" +
                    std::to_string(view.inner)},

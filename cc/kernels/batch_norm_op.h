@@ -2,19 +2,23 @@
 // -> call -> inputs and outputs by role -> backend.
 //
 // A Backend has
+//   static constexpr const char* kDevice;
 //   static constexpr bool kSavesRstd;
 //   static void Launch(OpKernelContext*, const Call&);
 // with kSavesRstd: whether the device's forward op saves rstd in
-// reserve_space_2 in training (cuDNN's convention), not the variance.
+// reserve_space_2 in training (cuDNN's convention), not the variance; and
+// kDevice: what records call it (cc/core/records.h).
 
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "cc/core/call.h"
+#include "cc/core/records.h"
 #include "cc/ops/op_call.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -34,6 +38,19 @@ constexpr Reuse kReuses[] = {
     {Role::kSideInputBackprop, {Role::kYBackprop, Role::kNone, Role::kNone}},
     {Role::kYBackpropGrad, {Role::kXBackpropGrad, Role::kYBackprop, Role::kX}},
     {Role::kXGrad, {Role::kYBackprop, Role::kX, Role::kXBackpropGrad}}};
+
+// Adds the call that the context's kernel has computed to the records.
+template <typename Backend>
+__attribute__((noinline)) void AddToRecords(
+    tensorflow::OpKernelContext* context, int x, FormulaKind direction,
+    DType dtype, int64_t bytes, int64_t begin, std::atomic<Record*>* last) {
+  if (!context->status().ok()) return;
+  const tensorflow::OpKernel& kernel = context->op_kernel();
+  const auto dims = context->input(x).shape().dim_sizes();
+  RecordCall({kernel.name(), kernel.type_string(), Backend::kDevice, direction,
+              dtype, dims.data(), dims.size(), bytes},
+             begin, last);
+}
 
 template <typename Backend>
 class BatchNormKernel : public tensorflow::OpKernel {
@@ -60,7 +77,12 @@ class BatchNormKernel : public tensorflow::OpKernel {
     for (int i = context->num_outputs() - 1; i >= 0; --i) {
       OP_REQUIRES_OK(context, Allocate(context, i, &call));
     }
+    const int64_t begin = BeginOfCall();
     Backend::Launch(context, call);
+    if (begin != 0) {
+      AddToRecords<Backend>(context, op_.signature().x, call.formula,
+                            call.dtype, BytesOf(call), begin, &last_record_);
+    }
   }
 
  private:
@@ -108,6 +130,7 @@ class BatchNormKernel : public tensorflow::OpKernel {
   }
 
   OpCall op_;
+  std::atomic<Record*> last_record_{nullptr};
 };
 
 template <const OpSignature& kOp, typename Backend>

@@ -12,6 +12,7 @@ namespace tf_bn_ops {
 
 // Backend of the op kernels (see batch_norm_op.h) on the CPU.
 struct CpuBackend {
+  static constexpr const char* kDevice = "CPU";
   static constexpr bool kSavesRstd = false;
 
   // Computes `call`. On failure (no memory for the workspace, an invalid

@@ -50,7 +50,15 @@ class BatchNormGatherStatsOp : public tensorflow::OpKernel {
     args.count = count->scalar<double>().data();
     args.mean = mean->flat<double>().data();
     args.m2 = m2->flat<double>().data();
+    const int64_t begin = BeginOfCall();
     Backend::Launch(context, args);
+    if (begin != 0) {
+      const auto numbers = (args.parts + 1) * (2 * args.channels + 1);
+      AddToRecords<Backend>(context, /*x=*/1, FormulaKind::kForward,
+                            DType::kFloat64,
+                            numbers * static_cast<int64_t>(sizeof(double)),
+                            begin, /*last=*/nullptr);
+    }
   }
 
  private:

@@ -143,15 +143,14 @@ absl::Status FuseFunction(const FunctionLibraryDefinition& library,
 // Fuses in the graph and in the functions of its library but for those that XLA
 // compiles; nodes that are named in `preserved` stay. A graph and functions in
 // which nothing was fused are left as they are. A line of `report` for each
-// rule that fuses or refuses a place.
+// place.
 absl::Status FuseGraphAndLibrary(
     const std::unordered_set<std::string>& preserved, GraphDef* graph,
     std::string* report) {
   const auto add = [&](const std::string& function,
                        const std::vector<Fusion>& fusions) {
-    for (const auto& [node, is_backward, refusal] : fusions) {
-      *report += function + "\t" + node + "\t" +
-                 (is_backward ? "backward" : "forward") + "\t" + refusal + "\n";
+    for (const Fusion& fusion : fusions) {
+      *report += function + "\t" + AsLine(fusion) + "\n";
     }
   };
   const FunctionLibraryDefinition library(tensorflow::OpRegistry::Global(),

@@ -5,7 +5,11 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <map>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "cc/optimizer/fuser.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
@@ -254,6 +258,11 @@ void Fuser::Plan(const std::vector<Chain>& chains, bool is_backward) {
     if (std::any_of(path.begin(), path.end(), is_planned)) continue;
     const NodeDef* const named = is_backward ? chain.last() : chain.first();
     Fusion fusion = {named->name(), is_backward, ""};
+    for (const NodeDef* const each : chain.nodes) {
+      if (each == named) continue;
+      if (!fusion.partners.empty()) fusion.partners += ", ";
+      fusion.partners += each->name();
+    }
     fusion.refusal = !is_backward           ? ForwardRefusal(chain)
                      : chain.smooth.empty() ? BackwardRefusal(chain)
                                             : SlopeRefusal(chain);
@@ -409,9 +418,27 @@ void Fuser::RenameColocations() {
   }
 }
 
+std::string AsLine(const Fusion& fusion) {
+  return fusion.node + (fusion.is_backward ? "\tbackward\t" : "\tforward\t") +
+         fusion.refusal + "\t" +
+         (fusion.refusal.empty() ? fusion.partners : "");
+}
+
 std::vector<Fusion> FusePatterns(const FusionOptions& options,
                                  tensorflow::GraphDef* graph) {
-  return Fuser(options, graph).Run();
+  std::vector<Fusion> places;
+  std::map<std::pair<std::string, bool>, size_t> index;
+  for (const Fusion& fusion : Fuser(options, graph).Run()) {
+    // Several rules may refuse a place.
+    const auto [place, is_new] =
+        index.try_emplace({fusion.node, fusion.is_backward}, places.size());
+    if (is_new) {
+      places.push_back(fusion);
+    } else if (fusion.refusal.empty()) {
+      places[place->second] = fusion;
+    }
+  }
+  return places;
 }
 
 }  // namespace tf_bn_ops

@@ -61,8 +61,12 @@ struct FusionOptions {
 struct Fusion {
   std::string node;  // norm, or its gradient
   bool is_backward = false;
-  std::string refusal;  // why it stays as it is; empty if it was fused
+  std::string refusal;        // why it stays as it is; empty if it was fused
+  std::string partners = {};  // the nodes that it was fused with
 };
+
+// "node", "forward" or "backward", refusal and partners, with tabs between.
+std::string AsLine(const Fusion& fusion);
 
 // Whether an op is part of a pattern at all.
 bool IsBatchNormOp(const std::string& op);

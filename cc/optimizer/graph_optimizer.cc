@@ -4,12 +4,12 @@
 // process.
 
 #include <atomic>
-#include <cstdint>
 #include <exception>
 #include <mutex>
 #include <string>
 
 #include "absl/status/status.h"
+#include "cc/core/records.h"
 #include "cc/optimizer/fusion_rules.h"
 #include "cc/optimizer/optimizer_c.h"
 #include "tensorflow/core/framework/graph.pb.h"
@@ -17,14 +17,11 @@
 #include "tensorflow/core/grappler/grappler_item.h"
 #include "tensorflow/core/grappler/optimizers/custom_graph_optimizer.h"
 #include "tensorflow/core/grappler/optimizers/custom_graph_optimizer_registry.h"
-#include "tensorflow/core/platform/logging.h"
 
 namespace tf_bn_ops {
 namespace {
 
 namespace grappler = ::tensorflow::grappler;
-
-std::atomic<int64_t> num_fused{0};
 
 bool HasOnlyCpus(grappler::Cluster* cluster) {
   if (cluster == nullptr) return false;
@@ -59,11 +56,9 @@ class BatchNormFusion : public grappler::CustomGraphOptimizer {
     options.leaves_convolutions = false;
     options.same_shape = SameShapeIn(item);
     for (const Fusion& fusion : FusePatterns(options, optimized)) {
-      num_fused += fusion.refusal.empty();
-      // Shown with TF_CPP_VMODULE=graph_optimizer=1.
-      VLOG(1) << item.id << ": " << fusion.node
-              << (fusion.is_backward ? ", backward: " : ", forward: ")
-              << (fusion.refusal.empty() ? "fused" : fusion.refusal);
+      Count("fusion\t" + AsLine(fusion),
+            "fusion\t" + AsLine({"(others)", fusion.is_backward,
+                                 fusion.refusal.empty() ? "" : "various"}));
     }
     return absl::OkStatus();
   } catch (const std::exception& error) {
@@ -118,5 +113,3 @@ int tfbn_enable_graph_fusion(int enable) try {
 } catch (const std::exception&) {
   return 2;
 }
-
-int64_t tfbn_graph_fusions(void) { return tf_bn_ops::num_fused; }

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <stddef.h>
-#include <stdint.h>
 
 #define TFBN_OPTIMIZER_EXPORT __attribute__((visibility("default")))
 
@@ -15,10 +14,9 @@ extern "C" {
 /* Fuses in a serialized GraphDef and the functions of its library.
    preserved: the names of nodes that must stay, one per line.
    result: the new GraphDef, serialized; NULL if there is an error.
-   report: a line for each rule that fuses or refuses a place where the pattern
-   was found, with tabs between function, node, "forward" or "backward", and why
-   it was refused (empty: it was fused); or the error, NULL if there is no
-   memory for it. Both are freed with tfbn_free.
+   report: a line for each place where the pattern was found, with tabs between function, node, "forward" or "backward", why it
+   was refused (empty: it was fused), and the nodes that it was fused with; or
+   the error, NULL if there is no memory for it. Both are freed with tfbn_free.
    Returns 0, or 1 if there is an error. */
 TFBN_OPTIMIZER_EXPORT int tfbn_fuse_graph(const void* graph, size_t graph_size,
                                           const char* preserved, void** result,
@@ -29,9 +27,6 @@ TFBN_OPTIMIZER_EXPORT void tfbn_free(void* buffer);
    now on, or stops that. Returns 0; 1 if another plug-in optimizer holds the
    only place for CPUs; 2 if there is no memory. */
 TFBN_OPTIMIZER_EXPORT int tfbn_enable_graph_fusion(int enable);
-
-/* How many places the graph optimizer has fused in this process. */
-TFBN_OPTIMIZER_EXPORT int64_t tfbn_graph_fusions(void);
 
 #ifdef __cplusplus
 }

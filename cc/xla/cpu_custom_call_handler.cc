@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "cc/core/executor.h"
 #include "cc/core/gather_stats.h"
+#include "cc/core/records.h"
 #include "cc/cpu/dispatch.h"
 #include "cc/cpu/driver.h"
 #include "cc/xla/cpu_custom_call.h"
@@ -74,7 +75,15 @@ Error RunCall(xla::ffi::ThreadPool pool, Numbers numbers, Numbers operand_roles,
   auto workspace = results.get<xla::ffi::AnyBuffer>(result_roles.size());
   if (!workspace.has_value()) return workspace.error();
   FfiExecutor executor(pool);
+  const int64_t begin = BeginOfCall();
   RunOnCpu(call, *implementation, executor, workspace.value()->untyped_data());
+  if (begin != 0) {  // Which node it was is not known here.
+    const int64_t dims[] = {call.view.outer, call.view.channels,
+                            call.view.inner};
+    RecordCall({"(programs of XLA)", "custom call", "CPU", call.formula,
+                call.dtype, dims, 3, BytesOf(call)},
+               begin, /*last=*/nullptr);
+  }
   return Error::Success();
 }
 

@@ -320,7 +320,8 @@ def test_tensorflow_is_measured_with_its_own_kernels(switched, monkeypatch, tmp_
     if switched:
         enable = "lambda: __import__('tf_bn_ops').enable(keras=False)"
         (tmp_path / "sitecustomize.py").write_text(
-            f"from tf_bn_ops import _startup\n_startup.call_after_import('tensorflow', {enable})\n"
+            "from tf_bn_ops import _startup\n"
+            f"_startup.call_after_imports({{'tensorflow': {enable}}})\n"
         )
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     handle = bench_worker.Worker("tensorflow", 1)

@@ -329,11 +329,11 @@ def test_the_command(saved, tmp_path, capsys):
     for source, new, flags, message in (
         ("saved", "shim", "--to=shim", "8 nodes renamed"),
         ("saved", "gradients", "--to=shim --gradients_only", "4 nodes renamed"),
-        ("saved", "fused", "--fuse", "fused 8 of 8 places"),
+        ("saved", "fused", "--fuse", "fused 8 of 8"),
         ("fused", "back", "--unfuse", "8 nodes unfused"),
         (
             *("graph.pbtxt", "new.pbtxt", "--fuse --keep=^add:0"),
-            "fused 0 of 1 places\n  FusedBatchNormV3, forward: add is kept by name",
+            "fused 0 of 1\n  FusedBatchNormV3, forward: add is kept by name",
         ),
     ):
         output = tmp_path / new

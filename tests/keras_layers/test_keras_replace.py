@@ -325,8 +325,8 @@ def test_what_stays_is_logged_and_reported_with_the_reason(caplog):
     with caplog.at_level(logging.INFO, "tf_bn_ops"):
         replace_batch_norm(model, verify=random(4, 4, 5, 3))
     message = (
-        "replaced 2 of 5: odd has axis 2 in an input of rank 4; double computes in float64; "
-        "inner/theirs is of the derived class Derived"
+        "replaced 2 of 5\n  odd has axis 2 in an input of rank 4\n  double computes in float64\n"
+        "  inner/theirs is of the derived class Derived"
     )
     assert [(r.levelname, r.message) for r in caplog.records] == [("WARNING", message)]
     report = batch_norm_report(model)
@@ -378,7 +378,7 @@ def test_what_keras_cannot_compute_is_not_restored(make, caplog):
     restore_batch_norm(model)
     (record,) = caplog.records
     assert record.message == (
-        "restored 1 of 3: relu computes the activation relu; sum has a side input"
+        "restored 1 of 3\n  relu computes the activation relu\n  sum has a side input"
     )
     assert [type(layer) for layer in norms(model)] == [KERAS_LAYER, *[BatchNormalization] * 2]
     assert model.get_layer("plain").supports_jit

@@ -127,7 +127,7 @@ def test_each_public_name_has_its_reason(repo_root):
     table = re.findall(r"^\| `(tf_bn_ops[\w.]*)` \| \w.* \|$", text, re.MULTILINE)
     names = {f"{m}.{name}" for m in PUBLIC_MODULES for name in importlib.import_module(m).__all__}
     assert sorted(table) == sorted(names)
-    assert len(names) <= 38
+    assert len(names) <= 41
 
 
 @pytest.mark.parametrize("name", PUBLIC_MODULES)

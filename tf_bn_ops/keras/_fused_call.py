@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 from tensorflow.python.eager import record
 
-from tf_bn_ops import _loader, _replicas, _sync
+from tf_bn_ops import _loader, _replicas, _report, _sync
 from tf_bn_ops._fused import activated, constant, fused_batch_norm
 from tf_bn_ops._gradients import in_xla
 from tf_bn_ops.generated import bindings
@@ -87,29 +87,53 @@ def fused_call(
 ) -> Any:
     """What `call` of the layer returns: on the fused ops, or by `parent_call` where they differ."""
     batch_statistics = bool(training and layer.trainable)
-    layout = _layout_of_call(layer, inputs)
     behind.check(inputs)
     is_smooth = ACTIVATION_MODES[behind.activation] in SMOOTH_ACTIVATIONS
     if is_smooth and getattr(layer, "synchronized", False):
         y = fused_call(layer, parent_call, inputs, training, mask, behind._replace(activation=None))
         return Behind(behind.activation).of(y)
-    if layout is None or (batch_statistics and _is_exported(layer)):
-        return behind.of(parent_call(inputs, training=training, mask=mask))
-    takes_mask = mask is None or _is_of_samples(mask, layer, inputs)
-    if batch_statistics and takes_mask and _exchanges(layer, mask):
+    layout = _layout_or_reason(layer, inputs)
+    reason: str | None
+    if isinstance(layout, str):
+        reason = layout
+    elif batch_statistics and _is_exported(layer):
+        reason = "normalises by the batch in a function that is exported, to load anywhere"
+    elif (
+        batch_statistics
+        and (mask is None or _is_of_samples(mask, layer, inputs))
+        and _exchanges(layer, mask)
+    ):
         _refuse_export(layer)
-        return _synchronized(layer, inputs, mask, behind)
-    if batch_statistics:
-        is_fused = not in_xla() or _has_xla_kernels()
+        with _report.at_layer(layer):
+            return _synchronized(layer, inputs, mask, behind)
     else:
-        # In float32 Keras' formula is as fast as the op, and in ranks 2 and 3 converters fold it
-        # into the layer before, but no reshaped op (docs/adr/0037).
-        is_fused = not in_xla() and not layout.inserted and layer.compute_dtype != "float32"
-    if mask is not None or not is_fused:
+        reason = _why_slower(layer, layout, batch_statistics, mask)
+    if reason is not None or isinstance(layout, str):
+        _report.stay_in_keras(layer, str(reason))
         return behind.of(parent_call(inputs, training=training, mask=mask))
     if batch_statistics:
         _refuse_export(layer)
-    return _normalize(layer, layout, inputs, batch_statistics, behind)
+    with _report.at_layer(layer):
+        return _normalize(layer, layout, inputs, batch_statistics, behind)
+
+
+def _why_slower(layer: Any, layout: _Layout, batch_statistics: bool, mask: Any) -> str | None:
+    """Why a call on an input that the op takes is left to Keras' formula, as `why_unfused`."""
+    if mask is not None:
+        return "was called with a mask"
+    if batch_statistics:
+        if in_xla() and not _has_xla_kernels():
+            return "is compiled by XLA without this library's kernels: python -m tf_bn_ops doctor"
+        return None
+    if in_xla():
+        return "infers in a program of XLA, which computes Keras' formula as fast"
+    # In float32 Keras' formula is as fast as the op, and in ranks 2 and 3 converters fold it into
+    # the layer before, but no reshaped op (docs/adr/0037).
+    if layout.inserted:
+        return f"infers in rank {4 - len(layout.inserted)}, where converters fold Keras' formula"
+    if layer.compute_dtype == "float32":
+        return "infers in float32, where Keras' formula is as fast as the op"
+    return None
 
 
 # Modules that trace functions to write them.
@@ -174,19 +198,26 @@ def _layout(rank: int, axis: int) -> _Layout | None:
     return _LAYOUTS.get((rank, channel == rank - 1))
 
 
-def _layout_of_call(layer: Any, inputs: Any) -> _Layout | None:
-    """The layout of an input that the fused op takes, else None."""
-    if not isinstance(inputs, tf.Tensor) or why_unfused(layer) is not None:
-        return None
-    if inputs.dtype.name not in _DTYPES or inputs.shape.rank is None:
-        return None
+def _layout_or_reason(layer: Any, inputs: Any) -> _Layout | str:
+    """The layout of an input that the fused op takes; else why it does not, as `why_unfused`."""
+    if reason := why_unfused(layer):
+        return reason
+    if not isinstance(inputs, tf.Tensor):
+        return f"was called with a {type(inputs).__name__}"
+    if inputs.dtype.name not in _DTYPES:
+        return f"was called with an input of {inputs.dtype.name}"
+    if inputs.shape.rank is None:
+        return "was called with an input of unknown rank"
+    layout = _layout(inputs.shape.rank, layer.axis)
+    if layout is None:
+        return f"has axis {layer.axis} in an input of rank {inputs.shape.rank}"
     channels = inputs.shape[layer.axis]
     # Those that the layer has; in a derived class they may be anything.
     weights = (layer.gamma, layer.beta, layer.moving_mean, layer.moving_variance)
     # 0 channels: TensorFlow's op divides by their number.
     if not channels or any(w is not None and w.shape != (channels,) for w in weights):
-        return None
-    return _layout(inputs.shape.rank, layer.axis)
+        return f"was called with an input of {channels or 'no or unknown'} channels"
+    return layout
 
 
 def _has_xla_kernels() -> bool:
@@ -221,6 +252,7 @@ def _normalize(
         is_training=True,
         bessel_correction=False,
     )
+    _report.tag(layer, y)
     layer.moving_mean.assign(mean)
     layer.moving_variance.assign(variance)
     if layout.inserted:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import keras
 
+from tf_bn_ops import _report
 from tf_bn_ops.keras import _switch
 from tf_bn_ops.keras._fused_call import why_unfused
 from tf_bn_ops.keras._layer import BatchNormalization
@@ -37,7 +38,7 @@ class BatchNormReport:
 
     def __str__(self) -> str:
         total = len(self.fused) + len(self.unfused)
-        return f"fused {len(self.fused)} of {total}{_reasons(self.unfused)}"
+        return _report.summary("fused", total, _stayed(self.unfused))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Report:
 
     def __str__(self) -> str:
         total = len(self.done) + len(self.kept)
-        return f"{self.verb} {len(self.done)} of {total}{_reasons(self.kept)}"
+        return _report.summary(self.verb, total, _stayed(self.kept))
 
 
 def batch_norm_report(model: Any) -> BatchNormReport:
@@ -153,10 +154,12 @@ def _change_all(
             changed.append(layer)
         else:
             kept[path] = reason
+            if kind is not _KERAS_LAYER:
+                _report.stay(path, reason, "requests")
     _forget_functions(model)
     level = logging.WARNING if kept else logging.INFO
     total = len(changed) + len(kept)
-    _LOGGER.log(level, "%s %d of %d%s", done, len(changed), total, _reasons(kept))
+    _LOGGER.log(level, "%s", _report.summary(done, total, _stayed(kept)))
     return changed
 
 
@@ -237,5 +240,5 @@ def _why_not_restored(layer: Any) -> str | None:
     return _derived(layer)
 
 
-def _reasons(reasons: dict[str, str]) -> str:
-    return ": " + "; ".join(f"{path} {why}" for path, why in reasons.items()) if reasons else ""
+def _stayed(reasons: dict[str, str]) -> list[_report.Stayed]:
+    return [_report.Stayed(path, "", why) for path, why in reasons.items()]

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from tf_bn_ops import _loader
+from tf_bn_ops import _loader, _report
 from tf_bn_ops.rewrite import _graph
 
 
@@ -23,12 +23,14 @@ class Fusion(NamedTuple):
       node: the batch normalization, or its gradient.
       direction: "forward" or "backward".
       refusal: why it stays as it is, "" if it is fused.
+      partners: the nodes that it is fused with.
     """
 
     function: str
     node: str
     direction: str
     refusal: str
+    partners: str
 
 
 def fused(message: Any, *, keep: Iterable[str], report: list[Fusion]) -> tuple[Any, int]:
@@ -57,15 +59,25 @@ def fused(message: Any, *, keep: Iterable[str], report: list[Fusion]) -> tuple[A
 
 def summary(fusions: list[Fusion]) -> str:
     """How many places were fused, and a line for each that was not."""
-    refused = [fusion for fusion in fusions if fusion.refusal]
-    lines = [f"fused {len(fusions) - len(refused)} of {len(fusions)} places"]
-    for fusion in refused:
-        where = f" in function {fusion.function}" if fusion.function else ""
-        lines.append(f"{fusion.node}{where}, {fusion.direction}: {fusion.refusal}")
-    return "\n  ".join(lines)
+    stayed = [
+        _report.Stayed(_where(fusion), fusion.direction, fusion.refusal)
+        for fusion in fusions
+        if fusion.refusal
+    ]
+    return _report.summary("fused", len(fusions), stayed)
+
+
+def _where(fusion: Fusion) -> str:
+    return fusion.node + (f" in function {fusion.function}" if fusion.function else "")
 
 
 def log(fusions: list[Fusion]) -> None:
+    """To the logger, and to `tf_bn_ops.report()`."""
+    for fusion in fusions:
+        if fusion.refusal:
+            _report.stay(_where(fusion), fusion.refusal, "graphs", fusion.direction)
+        else:
+            _report.fuse(_where(fusion), fusion.direction, fusion.partners)
     refused = any(fusion.refusal for fusion in fusions)
     logging.getLogger("tf_bn_ops").log(
         logging.WARNING if refused else logging.INFO, "%s", summary(fusions)
@@ -194,8 +206,4 @@ def _fuse_graph(graph_def: Any, keep: Iterable[str]) -> list[Fusion]:
     finally:
         library.tfbn_free(result)
         library.tfbn_free(report)
-    places: dict[tuple[str, ...], Fusion] = {}  # Several rules may refuse a place.
-    for found in (Fusion(*line.split("\t")) for line in text.split("\n")[:-1]):
-        if found[:3] not in places or not found.refusal:
-            places[found[:3]] = found
-    return [*places.values()]
+    return [Fusion(*line.split("\t")) for line in text.split("\n")[:-1]]

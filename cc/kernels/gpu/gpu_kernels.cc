@@ -44,6 +44,7 @@ void Report(tf::OpKernelContext* context, int error) {
 // on the op's stream, with a workspace from the op's allocator. On failure (no
 // memory, a launch that CUDA refuses) sets the context's status.
 struct GpuBackend {
+  static constexpr const char* kDevice = "GPU";
   // cuDNN saves the inverse standard deviation, and TensorFlow's forward op
   // returns it.
   static constexpr bool kSavesRstd = true;
