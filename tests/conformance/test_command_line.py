@@ -171,7 +171,7 @@ def test_reports_of_one_folder_do_not_disturb_each_other(tmp_path):
 
     def write(i):
         path, text = tmp_path / f"{i % 2}", f"{i % 2}" * 100_000
-        for _ in range(50):
+        for _ in range(150):
             try:
                 _command.write_whole(text, path)
                 failed.extend([path] * (path.read_text() != text))

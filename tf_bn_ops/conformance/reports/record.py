@@ -334,15 +334,7 @@ def of_mapping(entry: OpMapping, signature: Sequence[tuple[str, str]]) -> Mapped
         "like": entry.spec.name,
         "device": entry.device,
         "reference_device": entry.reference_device,
-        "tolerances": [
-            {
-                "outputs": [*tolerance.outputs],
-                "dtypes": [*tolerance.dtypes],
-                "times_bound": tolerance.times_bound,
-                "reason": tolerance.reason,
-            }
-            for tolerance in entry.tolerances
-        ],
+        "tolerances": [msgspec.to_builtins(tolerance) for tolerance in entry.tolerances],
         "signature": [text for _, text in signature],
         "departures": [t for kind, t in signature if kind not in (signatures.NOTE, *entry.differs)],
     }
