@@ -20,9 +20,11 @@ if "tf_bn_ops" not in sys.modules:
         _spec.loader.exec_module(sys.modules["tf_bn_ops"])
 
 if __name__ != "sitecustomize":
-    from tf_bn_ops import _startup
+    from tf_bn_ops import _run, _startup
 
-    _startup.follow_command(globals()["asked"], globals()["report"])
+    _given = globals()["asked"], globals()["report"]
+    _startup.follow_command(*_given)
+    _run.reach_untrusting_children(*_given)
 else:
     # The one of this system or of the user, which stands behind this one on the path.
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _folder]
