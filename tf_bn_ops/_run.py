@@ -75,7 +75,7 @@ def main(argv: list[str]) -> int:
             _command.check_writable(pathlib.Path(flags.report))
         _check(asked)
     except (ValueError, ImportError, OSError) as error:
-        print(f"{argv[0]}: {error}", file=sys.stderr)
+        _show(f"{argv[0]}: {error}")
         return 2
     words = ",".join(word for word, is_wanted in asked.items() if is_wanted)
     _reach_children(words, flags.report)
