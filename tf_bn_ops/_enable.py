@@ -102,6 +102,8 @@ def enable(*, kernels: bool = True, keras: bool = True, fuse: bool = True) -> En
     The environment variable TF_BN_OPS=1, or a list such as TF_BN_OPS=kernels,keras, does the same
     for programs that cannot be edited, see docs/dropin.md.
 
+    A line of the logger "tf_bn_ops" at INFO says what is on.
+
     Returns:
       What of it is in place. What is not possible here, on a TensorFlow on which replacing its
       kernels has not been verified, with another backend of Keras, beside another plug-in that

@@ -60,11 +60,11 @@ def _split(words: list[str]) -> tuple[list[str], list[str]]:
 
 def main(argv: list[str]) -> int:
     """Runs the command; returns its exit status, unless the program ends it."""
-    if any(word in ("-h", "--help") for word in argv[1:2]):
+    own, program = _split(argv[1:])
+    if "--help" in own or program[:1] == ["-h"]:
         print(__doc__)
         return 0
     try:
-        own, program = _split(argv[1:])
         flags = _parser().parse_args(own)
         execute = _program(program)
         asked = _startup.parse(flags.only, "--only")
@@ -75,7 +75,7 @@ def main(argv: list[str]) -> int:
             _command.check_writable(pathlib.Path(flags.report))
         _check(asked)
     except (ValueError, ImportError, OSError) as error:
-        print(f"{argv[0]}: {error}", file=sys.stderr)
+        _show(f"{argv[0]}: {error}")
         return 2
     words = ",".join(word for word, is_wanted in asked.items() if is_wanted)
     _reach_children(words, flags.report)
@@ -132,10 +132,13 @@ def _reach_children(words: str, report: str) -> None:
     if not _startup.has_hook():
         inherited = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join([str(_CHILDREN), *filter(None, [inherited])])
-    if _environment.is_trusted():
-        return
-    # Children of multiprocessing have this process's flags and ignore the environment as well: they
-    # are told in what they unpickle first.
+    if not _environment.is_trusted():
+        reach_untrusting_children(words, report)
+
+
+def reach_untrusting_children(words: str, report: str) -> None:
+    """Children of multiprocessing have this process's flags and ignore the environment as well:
+    they are told in what they unpickle first."""
     from multiprocessing import spawn
 
     prepared = spawn.get_preparation_data

@@ -138,12 +138,17 @@ def _enable_after(
         wanted = {word for word, is_wanted in asked().items() if is_wanted}
     except ValueError as error:
         raise _loader.LibraryError(str(error)) from None
+    if not wanted:
+        return
     if package == "tf_keras":
         if "keras" in wanted and "kernels" not in wanted:
-            _enable.log_refusal(
+            sentence = (
                 f"{VARIABLE}=keras does nothing for tf_keras, whose layers call TensorFlow's fused "
                 f"ops: {VARIABLE}=kernels puts these on this library's kernels"
             )
+            if fail is not None:
+                fail(sentence, {"keras"})
+            _enable.log_refusal(sentence)
         return
     _imported.add(package)
     ready = {"kernels", "fuse"} if "tensorflow" in _imported else set()

@@ -40,13 +40,18 @@ UNKNOWN = {"kernals, keras": "kernals", "off": "off", "0,1": "0", "keras;fuse": 
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory, repo_root: pathlib.Path) -> pathlib.Path:
-    """An environment with the start-up file, as pip makes it, which sees this package and what is
-    installed here."""
-    python = bare_venv(tmp_path_factory.mktemp("switch") / "venv")
-    site = site_packages(python)
+    """An environment with the start-up file, as pip makes it."""
+    python = editable(tmp_path_factory.mktemp("switch") / "venv")
+    shutil.copy(repo_root / "tools" / "tf_bn_ops.pth", site_packages(python))
+    return python
+
+
+def editable(folder: pathlib.Path) -> pathlib.Path:
+    """An environment that sees this package as an editable install does, without start-up file, and
+    what is installed here."""
+    python = bare_venv(folder)
     outer = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
-    (site / "outer.pth").write_text("".join(f"{path}\n" for path in [ROOT, *outer]))
-    shutil.copy(repo_root / "tools" / "tf_bn_ops.pth", site)
+    (site_packages(python) / "outer.pth").write_text("".join(f"{p}\n" for p in [ROOT, *outer]))
     return python
 
 

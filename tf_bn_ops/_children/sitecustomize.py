@@ -5,31 +5,35 @@ parent's multiprocessing has its children run it, with `asked` and `report`.
 """
 
 import importlib
-import importlib.util
 import os
 import sys
 
 _folder = os.path.dirname(os.path.abspath(__file__))
 _package = os.path.dirname(_folder)
 
-if "tf_bn_ops" not in sys.modules:
+if "tf_bn_ops" not in sys.modules and sys.version_info >= (3, 10):  # Older ones are no child's.
+    import importlib.util
+
     # Of the parent's copy, whether it is on the path or not.
-    _spec = importlib.util.spec_from_file_location("tf_bn_ops", f"{_package}/__init__.py")
+    _init = os.path.join(_package, "__init__.py")
+    _spec = importlib.util.spec_from_file_location("tf_bn_ops", _init)
     if _spec is not None and _spec.loader is not None:
         sys.modules["tf_bn_ops"] = importlib.util.module_from_spec(_spec)
         _spec.loader.exec_module(sys.modules["tf_bn_ops"])
 
 if __name__ != "sitecustomize":
-    from tf_bn_ops import _startup
+    from tf_bn_ops import _run, _startup
 
-    _startup.follow_command(globals()["asked"], globals()["report"])
+    _given = globals()["asked"], globals()["report"]
+    _startup.follow_command(*_given)
+    _run.reach_untrusting_children(*_given)
 else:
     # The one of this system or of the user, which stands behind this one on the path.
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _folder]
     _this = sys.modules.pop("sitecustomize")
     try:
         importlib.import_module("sitecustomize")
-    except ModuleNotFoundError as error:
-        if error.name != "sitecustomize":
+    except ImportError as error:
+        if getattr(error, "name", "sitecustomize") != "sitecustomize":
             raise
         sys.modules["sitecustomize"] = _this
