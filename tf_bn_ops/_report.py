@@ -361,8 +361,9 @@ def _notes(calls: Sequence[Call]) -> Iterator[str]:
     if any(call.place == _OTHERS for call in calls):
         yield f"Beyond {_MOST} places, shapes and types, calls are summed as {_OTHERS}."
     yield (
-        "Not known: which layer or node called in a program of XLA (jit_compile), and what such a "
-        "program computes without this library; other processes, which have their own reports."
+        "Not known: what ran on TensorFlow's own kernels; which layer or node called in a program "
+        "of XLA (jit_compile), and what such a program computes without this library; what other "
+        "processes did, which have their own reports."
     )
 
 
@@ -378,7 +379,7 @@ def start(target: str) -> None:
     """Has this process print its report to stderr when it ends (`target` is "1"), or write it as
     JSON to a file, see docs/dropin.md; recording begins when TensorFlow has been imported."""
     global _target, _started, _is_child
-    if _target or target.lower() in ("", "0", "false"):
+    if _target or target.strip().lower() in ("", "0", "false"):
         return
     # A child may have another working folder.
     _target = "1" if target.lower() in ("1", "true") else os.path.abspath(target)
@@ -438,7 +439,8 @@ def _end() -> None:
 
 def _say(text: str) -> None:
     with contextlib.suppress(AttributeError, OSError, ValueError):  # It is closed.
-        print(text, file=sys.stderr, flush=True)
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
 
 
 def _write(found: Report) -> None:
