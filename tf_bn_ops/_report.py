@@ -126,12 +126,9 @@ class Report:
         rows: list[tuple[str, ...]] = [(*c[:6], str(c.calls), *_times(c)) for c in self.calls]
         yield f"{number} calls of this library's kernels, {seconds * 1e3:.1f} ms", [names, *rows]
         rows = [tuple(map(str, place)) for place in self.fused]
-        yield (
-            f"{len(rows)} places were fused",
-            [("layer or node", "direction", "with", "graphs"), *rows],
-        )
+        yield f"fused: {len(rows)}", [("layer or node", "direction", "with", "graphs"), *rows]
         rows = [(str(s.times), s.counted, str(s)) for s in self.stayed]
-        yield f"{len(rows)} places stayed with TensorFlow or Keras", [("times", "", "why"), *rows]
+        yield f"stayed with TensorFlow or Keras: {len(rows)}", [("times", "", "why"), *rows]
 
     def _title(self) -> str:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
@@ -194,7 +191,6 @@ def record() -> None:
         _core().tfbn_record_calls(1)
     except (ImportError, OSError, AttributeError) as error:
         _failure = f"Calls of kernels are not recorded: {error}"
-    _forget_in_forks()
 
 
 @functools.cache
@@ -258,18 +254,18 @@ def stay_in_keras(layer: Any, reason: str) -> None:
             stay(_path(layer), reason, "traces")
 
 
-@contextlib.contextmanager
-def at_layer(layer: Any) -> Iterator[None]:
+def at_layer(layer: Any) -> contextlib.AbstractContextManager[None]:
     """Has what is called in it recorded for a layer: nodes of a graph by its name scope; eager
     calls, whose kernels have no name but the op's, by a label of the thread."""
     import tensorflow as tf
 
-    if is_recording and not tf.executing_eagerly():
+    if is_recording and tf.executing_eagerly():
+        return _label(_path(layer))
+    if is_recording:
         scope = tf.compat.v1.get_default_graph().get_name_scope()
         if scope and len(_scopes) < _MOST:
             _scopes[scope] = _path(layer)
-    with _label(_path(layer) if is_recording and tf.executing_eagerly() else ""):
-        yield
+    return contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -277,7 +273,7 @@ def _label(place: str) -> Iterator[None]:
     if not place or _failure:
         yield
         return
-    _core().tfbn_label_calls(place.encode())
+    _core().tfbn_label_calls(place.encode("utf-8", "replace"))
     try:
         yield
     finally:
@@ -364,8 +360,9 @@ def _notes(calls: Sequence[Call]) -> Iterator[str]:
     if any(call.place == _OTHERS for call in calls):
         yield f"Beyond {_MOST} places, shapes and types, calls are summed as {_OTHERS}."
     yield (
-        "Not known: which layer or node called in a program of XLA (jit_compile), and what such a "
-        "program computes without this library; other processes, which have their own reports."
+        "Not known: what ran on TensorFlow's own kernels; which layer or node called in a program "
+        "of XLA (jit_compile), and what such a program computes without this library; what other "
+        "processes did, which have their own reports."
     )
 
 
@@ -381,7 +378,7 @@ def start(target: str) -> None:
     """Has this process print its report to stderr when it ends (`target` is "1"), or write it as
     JSON to a file, see docs/dropin.md; recording begins when TensorFlow has been imported."""
     global _target, _started, _is_child
-    if _target or target.lower() in ("", "0", "false"):
+    if _target or target.strip().lower() in ("", "0", "false"):
         return
     # A child may have another working folder.
     _target = "1" if target.lower() in ("1", "true") else os.path.abspath(target)
@@ -391,7 +388,6 @@ def start(target: str) -> None:
     _startup.call_after_imports({"tensorflow": record})
     atexit.register(_end)
     _end_with_multiprocessing()
-    _forget_in_forks()
 
 
 def _end_with_multiprocessing() -> None:
@@ -399,11 +395,6 @@ def _end_with_multiprocessing() -> None:
     util: Any = sys.modules.get("multiprocessing.util")
     if _target and util is not None:
         util.register_after_fork(_end, lambda end: util.Finalize(None, end, exitpriority=0))
-
-
-@functools.cache
-def _forget_in_forks() -> None:
-    os.register_at_fork(after_in_child=_forget)
 
 
 def _forget() -> None:
@@ -416,6 +407,9 @@ def _forget() -> None:
     if is_recording and not _failure:
         _core().tfbn_forget_records()
     _end_with_multiprocessing()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def _end() -> None:
@@ -444,7 +438,8 @@ def _end() -> None:
 
 def _say(text: str) -> None:
     with contextlib.suppress(AttributeError, OSError, ValueError):  # It is closed.
-        print(text, file=sys.stderr, flush=True)
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
 
 
 def _write(found: Report) -> None:
