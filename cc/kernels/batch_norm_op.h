@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -35,6 +36,17 @@ constexpr Reuse kReuses[] = {
     {Role::kYBackpropGrad, {Role::kXBackpropGrad, Role::kYBackprop, Role::kX}},
     {Role::kXGrad, {Role::kYBackprop, Role::kX, Role::kXBackpropGrad}}};
 
+// Calls run(); the system may have no memory left, or no thread, and
+// TensorFlow's threads are not to be unwound.
+template <typename Run>
+void WithoutExceptions(tensorflow::OpKernelContext* context, const Run& run) {
+  try {
+    run();
+  } catch (const std::exception& e) {
+    context->SetStatus(absl::ResourceExhaustedError(e.what()));
+  }
+}
+
 template <typename Backend>
 class BatchNormKernel : public tensorflow::OpKernel {
  public:
@@ -45,6 +57,11 @@ class BatchNormKernel : public tensorflow::OpKernel {
   }
 
   void Compute(tensorflow::OpKernelContext* context) override {
+    WithoutExceptions(context, [&] { Run(context); });
+  }
+
+ private:
+  void Run(tensorflow::OpKernelContext* context) {
     const int count = context->num_inputs();
     absl::InlinedVector<const tensorflow::TensorShape*, 10> shapes(count);
     for (int i = 0; i < count; ++i) shapes[i] = &context->input(i).shape();
@@ -63,7 +80,6 @@ class BatchNormKernel : public tensorflow::OpKernel {
     Backend::Launch(context, call);
   }
 
- private:
   // Output i, which may take the buffer of one of the inputs that its role
   // says.
   absl::Status Allocate(tensorflow::OpKernelContext* context, int i,
