@@ -3,7 +3,8 @@
 #include "cc/c_api/read_call.h"
 
 #include <cstdint>
-#include <initializer_list>
+#include <string>
+#include <utility>
 
 namespace tf_bn_ops::c_api {
 namespace {
@@ -27,114 +28,159 @@ std::string Misaligned(const char* name) {
   return std::string(name) + " must be aligned to its element type";
 }
 
-// The arrays that a call must have: a bit for each role, since a vector of them
-// took one to two percent of the smallest calls (5 microseconds).
-class Needed {
- public:
-  void Add(std::initializer_list<Role> roles) {
-    for (const Role role : roles) bits_ |= 1u << static_cast<int>(role);
-  }
-  // About the first one that it lacks and that has elements.
-  std::string Check(const tfbn_call& call) const {
-    for (int i = 0; i < kNumRoles; ++i) {
-      if ((bits_ >> i & 1) == 0) continue;
-      const bool has_elements =
-          kRoles[i].kind == ArrayKind::kView     ? NumElements(call.view) > 0
-          : kRoles[i].kind == ArrayKind::kScalar ? true
-                                                 : call.view.channels > 0;
-      if (has_elements && ArrayOf(call, static_cast<Role>(i)) == nullptr) {
-        return std::string(kRoles[i].name) + " must not be NULL";
-      }
-    }
-    return "";
-  }
+// Roles, a bit for each: a vector of them took one to two percent of the
+// smallest calls (5 microseconds).
+static_assert(kNumRoles <= 32);
+template <typename... Roles>
+constexpr uint32_t Bits(Roles... roles) {
+  return (uint32_t{0} | ... | (uint32_t{1} << static_cast<int>(roles)));
+}
+constexpr uint32_t kStatistics = Bits(Role::kMean, Role::kVariance);
+constexpr uint32_t kLocalStatistics =
+    Bits(Role::kLocalMean, Role::kLocalM2, Role::kLocalCount);
+constexpr uint32_t kLocalSums = Bits(Role::kLocalSumDy, Role::kLocalSumDyXmu);
+constexpr uint32_t kTotals = Bits(Role::kSumDy, Role::kSumDyXmu, Role::kCount);
+// Those that the gradient and the second order read of the forward's outputs.
+constexpr uint32_t kReadByGradients =
+    Bits(Role::kY, Role::kForwardCoefficients);
 
- private:
-  static_assert(kNumRoles <= 32);
-  uint32_t bits_ = 0;
-};
-
-// Each says what the call must have, and why there is no such call.
-std::string CheckForward(const tfbn_call& call, Needed* needed) {
-  needed->Add({Role::kX});
-  if (call.local_mean != nullptr || call.local_m2 != nullptr ||
-      call.local_count != nullptr) {
-    needed->Add({Role::kLocalMean, Role::kLocalM2, Role::kLocalCount});
-    return call.is_training ? ""
-                            : "is_training must not be 0 with local_mean, "
-                              "local_m2 and local_count";
+uint32_t ArraysOf(const tfbn_call& call) {
+  uint32_t bits = 0;
+  for (int i = 0; i < kNumRoles; ++i) {
+    const bool has = ArrayOf(call, static_cast<Role>(i)) != nullptr;
+    bits |= uint32_t{has} << i;
   }
-  needed->Add({Role::kScale, Role::kOffset, Role::kY});
-  if (!call.is_training || call.exponential_avg_factor != 1) {
-    needed->Add({Role::kMean, Role::kVariance});
-  }
-  if (!call.float64_statistics) {
-    needed->Add({Role::kBatchMean, Role::kBatchVariance, Role::kSavedMean,
-                 Role::kSavedVariance});
-  }
-  return call.is_training && call.float64_statistics
-             ? "float64_statistics must be 0 in training"
-             : "";
+  return bits;
 }
 
-std::string CheckGradient(const tfbn_call& call, Needed* needed) {
-  const bool has_totals = call.sum_dy != nullptr || call.sum_dy_xmu != nullptr;
-  const bool sums_alone = !has_totals && (call.local_sum_dy != nullptr ||
-                                          call.local_sum_dy_xmu != nullptr);
-  needed->Add(
-      {Role::kYBackprop, Role::kX, Role::kScale, Role::kMean, Role::kVariance});
-  if (has_totals) {
-    needed->Add({Role::kSumDy, Role::kSumDyXmu, Role::kCount});
-  } else {
-    needed->Add({Role::kScaleBackprop, Role::kOffsetBackprop});
+// A part of a formula, which the arrays of a call choose: what it must have,
+// and the outputs that it writes beside those where they are given. It writes
+// no others, which a call therefore must not have.
+struct Part {
+  uint32_t needed = 0, written = 0;
+  const char* name = "";
+  std::string error = {};  // There is no such call.
+};
+
+Part ForwardPart(const tfbn_call& call, uint32_t has) {
+  if ((has & kLocalStatistics) != 0) {
+    return {Bits(Role::kX) | kLocalStatistics, 0,
+            "with local_mean, local_m2 and local_count",
+            call.is_training ? ""
+                             : "is_training must not be 0 with local_mean, "
+                               "local_m2 and local_count"};
   }
-  if (sums_alone) {
-    needed->Add({Role::kLocalSumDy, Role::kLocalSumDyXmu});
-  } else {
-    needed->Add({Role::kXBackprop});
+  constexpr uint32_t kStored = Bits(Role::kBatchMean, Role::kBatchVariance,
+                                    Role::kSavedMean, Role::kSavedVariance);
+  Part part = {Bits(Role::kX, Role::kScale, Role::kOffset, Role::kY),
+               kStored | Bits(Role::kForwardCoefficients),
+               "in the forward formula"};
+  if (!call.is_training || call.exponential_avg_factor != 1) {
+    part.needed |= kStatistics;
   }
+  if (!call.float64_statistics) {
+    part.needed |= kStored;
+  } else if (call.is_training) {
+    part.error = "float64_statistics must be 0 in training";
+  }
+  return part;
+}
+
+// What the mask or the derivative of an activation is computed from.
+uint32_t NeededByActivation(const tfbn_call& call, bool is_part) {
   const bool adds = call.side_input_backprop != nullptr;
+  if (call.activation == Activation::kIdentity) return 0;
   if (IsSmooth(call.activation)) {
-    needed->Add({Role::kOffset});
-    if (adds) needed->Add({Role::kY});
-  } else if (call.activation != Activation::kIdentity) {
-    // The mask is from x where there is no y, but for a side input.
-    const bool takes_y =
-        adds || !(has_totals || sums_alone) || call.y != nullptr;
-    needed->Add({takes_y ? Role::kY : Role::kOffset});
+    return Bits(Role::kOffset) | (adds ? Bits(Role::kY) : 0);
   }
-  if (has_totals && call.is_training) {
-    return "is_training must be 0 with sum_dy";
+  // The mask is from x where there is no y, but for a side input.
+  const bool takes_y = adds || !is_part || call.y != nullptr;
+  return Bits(takes_y ? Role::kY : Role::kOffset);
+}
+
+Part GradientPart(const tfbn_call& call, uint32_t has) {
+  constexpr uint32_t kInputs =
+      Bits(Role::kYBackprop, Role::kX, Role::kScale) | kStatistics;
+  const uint32_t totals = has & kTotals & ~Bits(Role::kCount);
+  const uint32_t sums = has & kLocalSums;
+  const uint32_t activation =
+      NeededByActivation(call, totals != 0 || sums != 0);
+  const uint32_t needed = kInputs | activation;
+  if (IsSmooth(call.activation) && (totals | sums) != 0) {
+    const int first = __builtin_ctz(totals | sums);
+    return {0, 0, "",
+            std::string(kRoles[first].name) +
+                " must be NULL with a smooth activation"};
   }
-  return sums_alone && !call.is_training
-             ? "is_training must not be 0 with local_sum_dy"
-             : "";
+  if (totals != 0) {
+    return {needed | kTotals | Bits(Role::kXBackprop),
+            Bits(Role::kSideInputBackprop), "with sum_dy and sum_dy_xmu",
+            call.is_training ? "is_training must be 0 with sum_dy" : ""};
+  }
+  constexpr uint32_t kVectors =
+      Bits(Role::kScaleBackprop, Role::kOffsetBackprop);
+  if (sums == 0) {
+    return {needed | kVectors | Bits(Role::kXBackprop),
+            Bits(Role::kSideInputBackprop), "in the gradient"};
+  }
+  // With x_backprop the whole gradient, without it the sums alone.
+  Part part = {needed | kVectors | kLocalSums, 0,
+               "with local_sum_dy and without x_backprop"};
+  if ((has & Bits(Role::kXBackprop)) != 0) {
+    part.written = Bits(Role::kXBackprop, Role::kSideInputBackprop);
+    part.name = "in the gradient";
+  }
+  if (!call.is_training) {
+    part.error = "is_training must not be 0 with local_sum_dy";
+  }
+  return part;
+}
+
+Part SecondOrderPart(const tfbn_call& call) {
+  return {
+      Bits(Role::kXBackpropGrad, Role::kScaleBackpropGrad,
+           Role::kOffsetBackpropGrad, Role::kYBackprop, Role::kX, Role::kScale,
+           Role::kYBackpropGrad, Role::kXGrad, Role::kScaleGrad) |
+          kStatistics,
+      0, "in the second order",
+      call.float64_statistics
+          ? "float64_statistics must be 0 in the second order"
+          : ""};
+}
+
+bool HasElements(const tfbn_call& call, int role) {
+  switch (kRoles[role].kind) {
+    case ArrayKind::kView:
+      return NumElements(call.view) > 0;
+    case ArrayKind::kScalar:
+      return true;
+    default:
+      return call.view.channels > 0;
+  }
 }
 
 std::string CheckArrays(const tfbn_call& call) {
-  Needed needed;
-  std::string error;
-  switch (call.formula) {
-    case FormulaKind::kForward:
-      error = CheckForward(call, &needed);
-      break;
-    case FormulaKind::kGradient:
-      error = CheckGradient(call, &needed);
-      break;
-    case FormulaKind::kSecondOrder:
-      needed.Add({Role::kXBackpropGrad, Role::kScaleBackpropGrad,
-                  Role::kOffsetBackpropGrad, Role::kYBackprop, Role::kX,
-                  Role::kScale, Role::kMean, Role::kVariance,
-                  Role::kYBackpropGrad, Role::kXGrad, Role::kScaleGrad});
-      if (call.float64_statistics) {
-        error = "float64_statistics must be 0 in the second order";
-      }
-      break;
-    default:
-      error =
-          "formula must be TFBN_FORWARD, TFBN_GRADIENT or TFBN_SECOND_ORDER";
+  if (!IsBelow(call.formula, kNumFormulaKinds)) {
+    return "formula must be TFBN_FORWARD, TFBN_GRADIENT or TFBN_SECOND_ORDER";
   }
-  return error.empty() ? needed.Check(call) : error;
+  const uint32_t has = ArraysOf(call);
+  const bool is_forward = call.formula == FormulaKind::kForward;
+  Part part = is_forward                               ? ForwardPart(call, has)
+              : call.formula == FormulaKind::kGradient ? GradientPart(call, has)
+                                                       : SecondOrderPart(call);
+  if (!part.error.empty()) return std::move(part.error);
+  uint32_t outputs = ~((uint32_t{1} << kNumInputRoles) - 1);
+  if (!is_forward) outputs &= ~kReadByGradients;
+  const uint32_t unwritten = has & outputs & ~(part.needed | part.written);
+  for (uint32_t lacks = part.needed & ~has; lacks != 0; lacks &= lacks - 1) {
+    const int role = __builtin_ctz(lacks);
+    if (HasElements(call, role)) {
+      return std::string(kRoles[role].name) + " must not be NULL";
+    }
+  }
+  if (unwritten == 0) return "";
+  return std::string(kRoles[__builtin_ctz(unwritten)].name) + " must be NULL " +
+         part.name + ": it would not be written";
 }
 
 }  // namespace
@@ -170,24 +216,13 @@ std::string CheckCall(const tfbn_call* call) {
   if (!IsBelow(call->activation, kNumActivations)) {
     return "activation must be one of the TFBN_ activations";
   }
-  if (IsSmooth(call->activation)) {
-    for (const Role role : {Role::kSumDy, Role::kSumDyXmu, Role::kLocalSumDy,
-                            Role::kLocalSumDyXmu}) {
-      if (ArrayOf(*call, role) != nullptr) {
-        return std::string(kRoles[static_cast<int>(role)].name) +
-               " must be NULL with a smooth activation";
-      }
-    }
-  }
-  error = CheckArrays(*call);
-  if (!error.empty()) return error;
   for (int i = 0; i < kNumRoles; ++i) {
     const auto role = static_cast<Role>(i);
     if (IsMisaligned(ArrayOf(*call, role), DTypeOf(*call, role))) {
       return Misaligned(kRoles[i].name);
     }
   }
-  return "";
+  return CheckArrays(*call);
 }
 
 std::string CheckGatherStats(const tfbn_gather_stats* args) {

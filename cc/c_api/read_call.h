@@ -17,18 +17,19 @@ namespace tf_bn_ops::c_api {
 // it to the caller's buffer, if there is one, and returns the status.
 template <typename Run>
 int Report(char* error, size_t error_size, const Run& run) {
-  std::string sentence;
+  const auto fail = [&](const char* begin, const char* end) {
+    if (error != nullptr && error_size > 0) {
+      std::snprintf(error, error_size, "%s%s", begin, end);
+    }
+    return 1;
+  };
   try {
-    sentence = run();
+    const std::string sentence = run();
+    return sentence.empty() ? 0 : fail("", sentence.c_str());
   } catch (const std::exception& e) {
-    // No memory or no threads; nothing else throws.
-    sentence = std::string("the system refused: ") + e.what();
+    // No memory or no threads; nothing else throws. To say so takes no memory.
+    return fail("the system refused: ", e.what());
   }
-  if (sentence.empty()) return 0;
-  if (error != nullptr && error_size > 0) {
-    std::snprintf(error, error_size, "%s", sentence.c_str());
-  }
-  return 1;
 }
 
 // Each returns one sentence, or empty where a backend can run what is given.

@@ -152,8 +152,9 @@ int tfbn_explain(const char* formula, const tfbn_explain_args* args,
 }
 
 const char* tfbn_cpu_implementation(int i, int* supported) {
-  const auto& all = tf_bn_ops::Implementations();
-  if (i < 0 || i >= static_cast<int>(all.size())) return nullptr;
-  if (supported != nullptr) *supported = all[i].supported() ? 1 : 0;
-  return all[i].name;
+  const auto all = tf_bn_ops::Implementations();
+  if (i < 0 || i >= all.end() - all.begin()) return nullptr;
+  const Implementation& implementation = all.begin()[i];
+  if (supported != nullptr) *supported = implementation.supported() ? 1 : 0;
+  return implementation.name;
 }

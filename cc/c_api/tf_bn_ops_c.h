@@ -4,7 +4,9 @@
  * All functions return 0 on success. On failure they return 1 and write one
  * NUL-terminated sentence to `error` (cut to `error_size` bytes). Calls share
  * no state but scratch memory, which is kept for later calls. Arrays are
- * aligned to their element type.
+ * aligned to their element type. Kernels have large arrays on the stack: the
+ * calling thread needs TFBN_STACK_BYTES of it. A call on less ends the process
+ * at the stack's guard page, and overwrites nothing.
  */
 
 #pragma once
@@ -13,6 +15,9 @@
 #include <stdint.h>
 
 #include "cc/core/generated/roles.h"
+
+/* What is left of the stack of the thread that calls, in bytes. */
+#define TFBN_STACK_BYTES (256 * 1024)
 
 #define TFBN_EXPORT __attribute__((visibility("default")))
 
@@ -39,14 +44,14 @@ enum { TFBN_FORWARD = 0, TFBN_GRADIENT = 1, TFBN_SECOND_ORDER = 2 };
  *   forward      all outputs; without batch_* and saved_*, frozen and with
  *                float64_statistics, y alone; with local_mean, local_m2,
  *                local_count the statistics of x alone
- *   gradient     all outputs; with local_sum_dy, local_sum_dy_xmu and without
- *                x_backprop the sums alone, in training; with sum_dy,
- *                sum_dy_xmu, count and is_training = 0 the elements alone, from
- *                sums over the batches of several replicas
- *   an activation's gradient takes y, or, in these two parts, offset in place
- *   of it: then the mask is computed from x. They have no smooth activation.
- * y_backprop_grad, ...: results of view shape are computed in float, unless
- * dtype is TFBN_FLOAT64. */
+ *   gradient     all outputs; with local_sum_dy, local_sum_dy_xmu, in training,
+ *                those, too, and without x_backprop the sums alone; with
+ * sum_dy, sum_dy_xmu, count and is_training = 0 the elements alone, from sums
+ * over the batches of several replicas an activation's gradient takes y, or, in
+ * these two parts, offset in place of it: then the mask is computed from x.
+ * They have no smooth activation. An output that is given is written, or the
+ * call is refused in a sentence. y_backprop_grad, ...: results of view shape
+ * are computed in float, unless dtype is TFBN_FLOAT64. */
 TFBN_EXPORT int tfbn_cpu_run(const tfbn_call* call, const char* implementation,
                              int threads, char* error, size_t error_size);
 

@@ -4,6 +4,7 @@
 #include "cc/cpu/dispatch.h"
 
 #include <cstdlib>
+#include <iterator>
 #include <utility>
 
 #if defined(__aarch64__)
@@ -51,8 +52,8 @@ std::string Names() {
 
 }  // namespace
 
-const std::vector<Implementation>& Implementations() {
-  static const auto* const kImplementations = new std::vector<Implementation>{
+ImplementationList Implementations() {
+  static const Implementation kImplementations[] = {
 #define TFBN_KERNELS_OF(isa, F, name) \
   KernelTable_##isa(static_cast<const F*>(nullptr)),
 #define X(isa, condition)                       \
@@ -62,7 +63,7 @@ const std::vector<Implementation>& Implementations() {
       TF_BN_OPS_ISA_LIST
 #undef X
   };
-  return *kImplementations;
+  return {std::begin(kImplementations), std::end(kImplementations)};
 }
 
 const Implementation* FindImplementation(const std::string& name,

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "cc/core/formulas/all_formulas.h"
 #include "cc/core/host_device.h"
@@ -28,8 +27,15 @@ struct Implementation {
   }
 };
 
-// All that this library was built with.
-const std::vector<Implementation>& Implementations();
+// All that this library was built with. Takes no memory: the C ABI asks for it
+// where nothing may be thrown.
+struct ImplementationList {
+  const Implementation* begin() const { return first; }
+  const Implementation* end() const { return last; }
+
+  const Implementation *first, *last;
+};
+ImplementationList Implementations();
 
 // The implementation called `name`; nullptr, with one sentence in `error`, if
 // there is none or this processor does not support it.

@@ -14,25 +14,64 @@ namespace {
   constexpr FormulaIndex IndexOf(const F*) { return FormulaIndex::k##F; }
 TFBN_FOR_EACH_FORMULA(TFBN_INDEX_OF, )
 
-// Adds up channel c in double, around `center`.
+// Channels that are added up again, at most kMost of them, neighbours as far as
+// there are: row by row, since one after the other they would each read a cache
+// line of every row.
 template <typename F>
-void SumInDouble(const Call& call, int64_t c, double center,
-                 double (&sums)[F::kNumSums]) {
+struct FarChannels {
+  static constexpr int kMost = 64;
+  int count = 0;
+  int64_t c[kMost];
+  double center[kMost];  // That they were measured from,
+  double mean[kMost];    // and that they are measured from now.
+  double sums[kMost][F::kNumSums];
+};
+
+// Adds up the elements, of type T, of some channels in double, around their
+// means.
+template <typename F, typename T>
+void SumInDouble(const Call& call, const T* /*unused*/,
+                 FarChannels<F>* channels) {
   const Tensors tensors = F::TensorsOf(call);
   const View& view = call.view;
-  for (double& sum : sums) sum = 0;
-  for (int64_t o = 0; o < view.outer; ++o) {
-    double of_line[F::kNumSums] = {};
-    for (int64_t i = 0; i < view.inner; ++i) {
-      double in[F::kInputs] = {};
-      for (int k = 0; k < F::kNumReduceInputs; ++k) {
-        in[k] = LoadAsDouble(call.dtype, tensors.in[k],
-                             (o * view.channels + c) * view.inner + i);
-      }
-      F::Accumulate(in, center, of_line);
-    }
-    for (int k = 0; k < F::kNumSums; ++k) sums[k] += of_line[k];
+  FarChannels<F>& far = *channels;
+  for (int n = 0; n < far.count; ++n) {
+    for (double& sum : far.sums[n]) sum = 0;
   }
+  for (int64_t o = 0; o < view.outer; ++o) {
+    for (int n = 0; n < far.count; ++n) {
+      const int64_t first = (o * view.channels + far.c[n]) * view.inner;
+      double of_line[F::kNumSums] = {};
+      for (int64_t i = 0; i < view.inner; ++i) {
+        double in[F::kInputs] = {};
+        for (int k = 0; k < F::kNumReduceInputs; ++k) {
+          in[k] = ToDouble(static_cast<const T*>(tensors.in[k])[first + i]);
+        }
+        F::Accumulate(in, far.mean[n], of_line);
+      }
+      for (int k = 0; k < F::kNumSums; ++k) far.sums[n][k] += of_line[k];
+    }
+  }
+}
+
+// Adds up far channels again, and stores their sums around their old centers.
+template <typename F>
+void SumAgain(const Call& call, FarChannels<F>* far, const ChannelSums& total) {
+  if (far->count == 0) return;
+  TFBN_SWITCH_DTYPE(
+      call.dtype, if constexpr (kIsNarrow<T>) {
+        SumInDouble(call, static_cast<const T*>(nullptr), far);
+      });
+  const auto count = static_cast<double>(ElementsPerChannel(call.view));
+  for (int n = 0; n < far->count; ++n) {
+    const double shift = far->mean[n] - far->center[n];
+    // Not where the center is an infinity or NaN, either.
+    if (shift < 0 || shift > 0) F::Recenter(count, shift, far->sums[n]);
+    for (int k = 0; k < F::kNumSums; ++k) {
+      SumsOfChannel(total, k)[far->c[n]] = far->sums[n][k];
+    }
+  }
+  far->count = 0;
 }
 
 // Two-level sums are around a rounded center, or around an element that may be
@@ -45,6 +84,7 @@ void Recenter(const Call& call, int64_t c0, int64_t c1,
     if (!IsNarrow(call.dtype) || num_sums < F::kNumSums) return;
     const CenterArray centers = F::CentersOf(call);
     const auto count = static_cast<double>(ElementsPerChannel(call.view));
+    [[maybe_unused]] FarChannels<F> far;
     for (int64_t c = c0; c < c1; ++c) {
       double sums[F::kNumSums];
       LoadChannelSums<F::kNumSums>(total, c, sums);
@@ -58,18 +98,23 @@ void Recenter(const Call& call, int64_t c0, int64_t c1,
         }
       }
       const double center = CenterAt(centers, c);
-      double shift = ChainCenter(call.dtype, center) - center;
       if constexpr (kCentersAreElements<F>) {
         const BatchStatistics of = F::StatisticsOf(call, center, sums);
         if (!IsFarCenter(center, of)) continue;
-        SumInDouble<F>(call, c, of.mean, sums);
-        shift = of.mean - center;
+        if (far.count == far.kMost) SumAgain(call, &far, total);
+        const int n = far.count++;
+        far.c[n] = c;
+        far.center[n] = center;
+        far.mean[n] = of.mean;
+      } else {
+        const double shift = ChainCenter(call.dtype, center) - center;
+        // Not where the center is an infinity or NaN, either.
+        if (!(shift < 0 || shift > 0)) continue;
+        F::Recenter(count, shift, sums);
+        for (int k = 0; k < num_sums; ++k) SumsOfChannel(total, k)[c] = sums[k];
       }
-      // Not where the center is an infinity or NaN, either.
-      if (!(shift < 0 || shift > 0)) continue;
-      F::Recenter(count, shift, sums);
-      for (int k = 0; k < num_sums; ++k) SumsOfChannel(total, k)[c] = sums[k];
     }
+    if constexpr (kCentersAreElements<F>) SumAgain(call, &far, total);
   }
 }
 

@@ -2,11 +2,9 @@
 
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdlib>
-#include <exception>
-#include <mutex>
-#include <vector>
 
 #include "cc/cpu/tuning.h"
 
@@ -14,55 +12,52 @@ namespace tf_bn_ops {
 
 // A buffer of at least `bytes`, aligned to cache lines, that no other
 // ScopedScratch has meanwhile. Buffers are kept for later calls, whose pages
-// are mapped then: as many as were in use at once, each as large as the largest
-// that it served.
+// are mapped then: as many as were in use at once, up to kMostKept, each as
+// large as the largest that it served. Without a lock, which another thread
+// might hold while this one forks: the child would wait for it for ever.
 class ScopedScratch {
  public:
   explicit ScopedScratch(size_t bytes) {
     if (bytes == 0) return;
-    {
-      std::lock_guard<std::mutex> lock(Pool().mutex);
-      if (!Pool().free.empty()) {
-        buffer_ = Pool().free.back();
-        Pool().free.pop_back();
-      }
+    for (std::atomic<Buffer*>& kept : kept_) {
+      if (kept.load(std::memory_order_relaxed) == nullptr) continue;
+      buffer_ = kept.exchange(nullptr, std::memory_order_acquire);
+      if (buffer_ != nullptr) break;
     }
-    if (buffer_.bytes >= bytes) return;
-    std::free(buffer_.data);
-    buffer_.bytes = (bytes / kCacheLineBytes + 1) * kCacheLineBytes;
-    buffer_.data = std::aligned_alloc(kCacheLineBytes, buffer_.bytes);
+    if (buffer_ != nullptr && buffer_->bytes >= bytes) return;
+    std::free(buffer_);
+    bytes = (bytes / kCacheLineBytes + 1) * kCacheLineBytes;
+    buffer_ = static_cast<Buffer*>(
+        std::aligned_alloc(kCacheLineBytes, sizeof(Buffer) + bytes));
+    if (buffer_ != nullptr) buffer_->bytes = bytes;
   }
   ~ScopedScratch() {
-    if (buffer_.data == nullptr) return;
-    try {
-      std::lock_guard<std::mutex> lock(Pool().mutex);
-      Pool().free.push_back(buffer_);
-    } catch (const std::exception&) {
-      std::free(buffer_.data);
+    if (buffer_ == nullptr) return;
+    for (std::atomic<Buffer*>& kept : kept_) {
+      Buffer* none = nullptr;
+      if (kept.load(std::memory_order_relaxed) == nullptr &&
+          kept.compare_exchange_strong(none, buffer_, std::memory_order_release,
+                                       std::memory_order_relaxed)) {
+        return;
+      }
     }
+    std::free(buffer_);
   }
   ScopedScratch(const ScopedScratch&) = delete;
   ScopedScratch& operator=(const ScopedScratch&) = delete;
 
   // nullptr: zero bytes, or the system has no memory.
-  void* data() const { return buffer_.data; }
+  void* data() const { return buffer_ == nullptr ? nullptr : buffer_ + 1; }
 
  private:
-  struct Buffer {
-    void* data = nullptr;
-    size_t bytes = 0;
+  // What stands before the data, a cache line.
+  struct alignas(kCacheLineBytes) Buffer {
+    size_t bytes;
   };
-  struct FreeBuffers {
-    std::mutex mutex;
-    std::vector<Buffer> free;
-  };
-  static FreeBuffers& Pool() {
-    // Never destroyed: threads may outlive static objects.
-    static auto* const pool = new FreeBuffers;
-    return *pool;
-  }
+  static constexpr int kMostKept = 256;
+  static inline std::atomic<Buffer*> kept_[kMostKept] = {};
 
-  Buffer buffer_;
+  Buffer* buffer_ = nullptr;
 };
 
 }  // namespace tf_bn_ops

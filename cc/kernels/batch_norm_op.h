@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -52,6 +53,17 @@ __attribute__((noinline)) void AddToRecords(
              begin, last);
 }
 
+// Calls run(); the system may have no memory left, or no thread, and
+// TensorFlow's threads are not to be unwound.
+template <typename Run>
+void WithoutExceptions(tensorflow::OpKernelContext* context, const Run& run) {
+  try {
+    run();
+  } catch (const std::exception& e) {
+    context->SetStatus(absl::ResourceExhaustedError(e.what()));
+  }
+}
+
 template <typename Backend>
 class BatchNormKernel : public tensorflow::OpKernel {
  public:
@@ -62,6 +74,11 @@ class BatchNormKernel : public tensorflow::OpKernel {
   }
 
   void Compute(tensorflow::OpKernelContext* context) override {
+    WithoutExceptions(context, [&] { Run(context); });
+  }
+
+ private:
+  void Run(tensorflow::OpKernelContext* context) {
     const int count = context->num_inputs();
     absl::InlinedVector<const tensorflow::TensorShape*, 10> shapes(count);
     for (int i = 0; i < count; ++i) shapes[i] = &context->input(i).shape();
@@ -85,7 +102,6 @@ class BatchNormKernel : public tensorflow::OpKernel {
     }
   }
 
- private:
   // Output i, which may take the buffer of one of the inputs that its role
   // says.
   absl::Status Allocate(tensorflow::OpKernelContext* context, int i,

@@ -22,8 +22,9 @@ namespace tf = ::tensorflow;
 
 // Workspaces up to this size are on the stack: for tensors of a few KB an
 // allocation would be a visible part of the call. Enough for 256 channels of
-// the first order in one block, for 128 of the second, but for float64.
-constexpr size_t kStackWorkspaceBytes = 16384;
+// the first order in one block, for 128 of the second, but for float64
+// (tests/core/test_plan.py).
+constexpr size_t kStackWorkspaceBytes = 18432;
 
 class ThreadPoolExecutor final : public Executor {
  public:

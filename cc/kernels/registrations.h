@@ -30,6 +30,11 @@ class BatchNormGatherStatsOp : public tensorflow::OpKernel {
   using OpKernel::OpKernel;
 
   void Compute(tensorflow::OpKernelContext* context) override {
+    WithoutExceptions(context, [&] { Run(context); });
+  }
+
+ private:
+  void Run(tensorflow::OpKernelContext* context) {
     namespace tf = ::tensorflow;
     tf::PartialTensorShape shapes[3], unused;
     for (int i = 0; i < 3; ++i) {
@@ -61,7 +66,6 @@ class BatchNormGatherStatsOp : public tensorflow::OpKernel {
     }
   }
 
- private:
   static const double* DataOf(const tensorflow::Tensor& tensor) {
     return tensor.flat<double>().data();
   }

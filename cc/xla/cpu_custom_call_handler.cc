@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <string>
 #include <utility>
@@ -47,19 +48,18 @@ using Numbers = xla::ffi::Span<const int64_t>;
 
 Error RunCall(xla::ffi::ThreadPool pool, Numbers numbers, Numbers operand_roles,
               Numbers result_roles, xla::ffi::RemainingArgs operands,
-              xla::ffi::RemainingRets results) {
+              xla::ffi::RemainingRets results) try {
   std::string message;
   const Implementation* const implementation = SelectedImplementation(&message);
   if (implementation == nullptr) {
     return Error(xla::ffi::ErrorCode::kFailedPrecondition, message);
   }
-  if (numbers.size() != kCallNumbers) {
-    return Error::InvalidArgument(
-        "the program was compiled by another version of tf_bn_ops");
-  }
   Call call;
+  if (numbers.size() != kCallNumbers) {  // Edited by hand.
+    return Error::InvalidArgument("the attribute \"call\" has another size");
+  }
   std::memcpy(static_cast<void*>(&call), numbers.begin(),
-              numbers.size() * sizeof(int64_t));
+              kCallNumbers * sizeof(int64_t));
   for (size_t i = 0; i < operand_roles.size(); ++i) {
     const auto buffer = operands.get<xla::ffi::AnyBuffer>(i);
     if (!buffer.has_value()) return buffer.error();
@@ -85,6 +85,8 @@ Error RunCall(xla::ffi::ThreadPool pool, Numbers numbers, Numbers operand_roles,
                begin, /*last=*/nullptr);
   }
   return Error::Success();
+} catch (const std::exception& e) {  // XLA is not to be unwound.
+  return Error(xla::ffi::ErrorCode::kResourceExhausted, e.what());
 }
 
 using Doubles = xla::ffi::Buffer<xla::ffi::F64>;

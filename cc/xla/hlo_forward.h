@@ -46,12 +46,11 @@ inline XlaStatistics StatisticsOf(xla::XlaOp x, const XlaChannels& channels) {
   return {(center * m + sum) / m, channels.Mean(xmu * xmu)};
 }
 
-// scale * rstd * (x - mean) + offset.
+// scale_rstd * (x - mean) + offset.
 inline xla::XlaOp BuildNormalized(const XlaCall& of,
                                   const XlaChannels& channels, xla::XlaOp mean,
-                                  xla::XlaOp rstd) {
-  const xla::XlaOp f = channels.Wide(Role::kScale) * rstd;
-  return channels.Minus(of[Role::kX], mean) * channels.Spread(f) +
+                                  xla::XlaOp scale_rstd) {
+  return channels.Minus(of[Role::kX], mean) * channels.Spread(scale_rstd) +
          channels.Spread(of[Role::kOffset]);
 }
 
@@ -64,8 +63,9 @@ inline xla::XlaOp BuildSmooth(Activation activation, xla::XlaOp v) {
 
 inline xla::XlaOp BuildY(const XlaCall& of, const XlaChannels& channels,
                          const XlaStatistics& statistics) {
-  xla::XlaOp y = BuildNormalized(of, channels, statistics.mean,
-                                 channels.Rstd(statistics.variance));
+  xla::XlaOp y = BuildNormalized(
+      of, channels, statistics.mean,
+      channels.Wide(Role::kScale) * channels.Rstd(statistics.variance));
   if (of.Has(Role::kSideInput)) {
     y = y + channels.Narrow(of[Role::kSideInput]);
   }
@@ -76,6 +76,11 @@ inline xla::XlaOp BuildY(const XlaCall& of, const XlaChannels& channels,
     y = Clamped<HloValue>(y, LowerBound(activation), UpperBound(activation)).op;
   }
   return channels.Elements(y);
+}
+
+inline xla::XlaOp SavedVariance(const XlaChannels& channels,
+                                const XlaStatistics& of, const XlaCall& call) {
+  return call.call.saves_rstd ? channels.Rstd(of.variance) : of.variance;
 }
 
 // batch_mean, batch_variance, saved_mean, saved_variance in training.
@@ -105,11 +110,11 @@ inline void BuildTrainingStatistics(const XlaChannels& channels,
   out[Role::kBatchVariance] = average(
       of.variance * xla::ScalarLike(of.variance, bessel), Role::kVariance);
   out[Role::kSavedMean] = channels.Vector(of.mean);
-  out[Role::kSavedVariance] = channels.Vector(
-      attrs.saves_rstd ? channels.Rstd(of.variance) : of.variance);
+  out[Role::kSavedVariance] =
+      channels.Vector(SavedVariance(channels, of, *call));
 }
 
-// What the forward pass keeps for its gradient, see kNumForwardCoefficients.
+// What the forward pass keeps for its gradient, see ForwardCoefficientRow.
 inline void BuildForwardCoefficients(const XlaChannels& channels,
                                      const XlaStatistics& of, XlaCall* call) {
   const int64_t c = call->call.view.channels;
@@ -117,8 +122,8 @@ inline void BuildForwardCoefficients(const XlaChannels& channels,
     const xla::XlaOp off = value - XlaChannels::Wide(channels.Vector(value));
     return xla::Select(xla::IsFinite(value), off, xla::ZerosLike(off));
   };
-  const xla::XlaOp deviation =
-      xla::Sqrt(of.variance + xla::ScalarLike(of.variance, call->call.epsilon));
+  const xla::XlaOp epsilon = xla::FullLike(of.variance, call->call.epsilon);
+  const xla::XlaOp deviation = xla::Sqrt(of.variance + epsilon);
   std::vector<xla::XlaOp> rows(kNumForwardCoefficients);
   rows[kMeanRow] = of.mean;
   rows[kMeanRestRow] = rest(of.mean);
@@ -126,6 +131,9 @@ inline void BuildForwardCoefficients(const XlaChannels& channels,
       channels.Wide(Role::kScale) * channels.Rstd(of.variance);
   rows[kDeviationRow] = deviation;
   rows[kDeviationRestRow] = rest(deviation);
+  rows[kSavedVarianceRow] = SavedVariance(channels, of, *call);
+  rows[kEpsilonRow] = epsilon;
+  rows[kEpsilonRestRow] = rest(epsilon);
   for (xla::XlaOp& row : rows) {
     row = channels.Vector(row);
     if (channels.IsEmpty()) row = xla::ZerosLike(row);

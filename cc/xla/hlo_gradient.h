@@ -15,17 +15,48 @@
 
 namespace tf_bn_ops {
 
+// A row of what the forward pass kept, in float64.
+inline xla::XlaOp KeptRow(const XlaCall& of, ForwardCoefficientRow row) {
+  return XlaChannels::Wide(
+      xla::Reshape(xla::SliceInDim(of[Role::kForwardCoefficients], row, row + 1,
+                                   /*stride=*/1, /*dimno=*/0),
+                   {of.call.view.channels}));
+}
+
+// Whether it is of the mean, variance and epsilon that are given, see IsKept.
+inline xla::XlaOp IsKept(const XlaCall& of) {
+  const auto is = [&](ForwardCoefficientRow row, xla::XlaOp given) {
+    return xla::Eq(KeptRow(of, row), given);
+  };
+  const xla::XlaOp mean = XlaChannels::Wide(of[Role::kMean]);
+  const double epsilon = of.call.epsilon;
+  const bool is_wide = of.call.dtype == DType::kFloat64;
+  const double part =
+      is_wide ? epsilon : static_cast<double>(static_cast<float>(epsilon));
+  const double rest = static_cast<double>(static_cast<float>(epsilon - part));
+  return xla::And(
+      xla::And(is(kMeanRow, mean),
+               is(kSavedVarianceRow, XlaChannels::Wide(of[Role::kVariance]))),
+      xla::And(is(kEpsilonRow, xla::FullLike(mean, part)),
+               is(kEpsilonRestRow, xla::FullLike(mean, rest))));
+}
+
 // y_backprop where the activation passes it, by y, or by the y that follows
 // from x where that is not given; times the derivative of a smooth one at what
-// the forward pass computed of x by `mean` and `rstd`, and of the side input,
-// which is in the place of y.
+// the forward pass computed: of x, by what it kept or, where that is not given,
+// by `mean` and `rstd`, and of the side input, which is in the place of y.
 inline xla::XlaOp BuildMasked(const XlaCall& of, const XlaChannels& channels,
                               xla::XlaOp mean, xla::XlaOp rstd) {
   const xla::XlaOp dy = of[Role::kYBackprop];
   const Activation activation = of.call.activation;
   if (activation == Activation::kIdentity) return dy;
   if (IsSmooth(activation)) {
-    xla::XlaOp v = BuildNormalized(of, channels, mean, rstd);
+    xla::XlaOp scale_rstd = channels.Wide(Role::kScale) * rstd;
+    if (of.Has(Role::kForwardCoefficients)) {
+      mean = KeptRow(of, kMeanRow) + KeptRow(of, kMeanRestRow);
+      scale_rstd = KeptRow(of, kScaleRstdRow);
+    }
+    xla::XlaOp v = BuildNormalized(of, channels, mean, scale_rstd);
     if (of.Has(Role::kY)) v = v + channels.Narrow(of[Role::kY]);
     return channels.Narrow(dy) * BuildSmooth</*kSlope=*/true>(activation, v);
   }
@@ -49,14 +80,8 @@ inline void BuildGradient(XlaCall* call) {
   xla::XlaOp rstd =
       call->call.variance_is_rstd ? variance : channels.Rstd(variance);
   if (out.Has(Role::kForwardCoefficients) && call->call.is_training) {
-    // What the forward pass kept of the mean that is given.
-    const auto row = [&](int i) {
-      return wide(xla::Reshape(
-          xla::SliceInDim(out[Role::kForwardCoefficients], i, i + 1,
-                          /*stride=*/1, /*dimno=*/0),
-          {call->call.view.channels}));
-    };
-    const xla::XlaOp is_kept = xla::Eq(row(kMeanRow), mean);
+    const auto row = [&](ForwardCoefficientRow i) { return KeptRow(out, i); };
+    const xla::XlaOp is_kept = IsKept(out);
     mean = xla::Select(is_kept, row(kMeanRow) + row(kMeanRestRow), mean);
     const xla::XlaOp deviation = row(kDeviationRow) + row(kDeviationRestRow);
     rstd =

@@ -258,7 +258,7 @@ def test_the_range_of_x_is_exact_for_any_coefficients(activation, dtype):
             "mean": channels,
             "variance": channels,
             "y": kind.store(np.full(view, -1.0)),
-            "forward_coefficients": np.concatenate([k[:3], np.ones((2, len(channels)), type_)]),
+            "forward_coefficients": np.concatenate([k[:3], np.ones((5, len(channels)), type_)]),
         },
         0.0,
         False,  # Then, with these numbers, x_backprop is the masked y_backprop.
@@ -301,7 +301,7 @@ def test_the_coefficients_are_right(dtype, is_training):
         given = outputs.pop("forward_coefficients")
         assert bits(c_abi.run(forward, implementation=name)) == bits(outputs)  # Without an array.
         assert not formula_models.check_coefficients(forward, given)
-        for part, rest in (given[:2], given[3:]):
+        for part, rest in (given[:2], given[3:5], given[6:]):
             assert (np.abs(rest) <= np.spacing(np.abs(part)) / 2).all()
 
 
@@ -449,7 +449,8 @@ def test_hard_silu_at_the_ends_and_where_pieces_meet():
 @pytest.mark.parametrize("role", ["sum_dy", "local_sum_dy"])
 def test_what_a_smooth_activation_has_no_formula_for_is_an_error(role):
     forward = forward_problem((33, 7, 1), activation="Silu")
-    array = np.zeros(forward.view, np.float64)
-    call = c_abi.call_of(forward, c_abi.new_outputs(forward), **{role: array.ctypes.data})
+    gradient = gradient_of(forward, run_forward(forward))
+    array = np.zeros(forward.view[1], np.float64)
+    call = c_abi.call_of(gradient, c_abi.new_outputs(gradient), **{role: array.ctypes.data})
     with pytest.raises(ValueError, match=f"{role} must be NULL with a smooth activation"):
         c_abi.run_call(call)

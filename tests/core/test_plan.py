@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import os
 import pathlib
+import re
 import subprocess
 import sys
 from typing import Any
@@ -210,6 +211,16 @@ def test_workspace_is_bounded():
         assert workspace_bytes == (16 * blocks + 88) * channels + 11 * 48 * 8
         assert workspace_bytes <= MIB + 128 + 104 * channels  # driver.h
         assert blocks >= 1
+
+
+def test_the_workspace_of_common_layers_is_on_the_stack(repo_root):
+    """Of 256 channels of the first order in one block, 128 of the second."""
+    text = (repo_root / "cc" / "kernels" / "cpu_launch.cc").read_text()
+    (bytes_on_stack,) = map(int, re.findall(r"kStackWorkspaceBytes = (\d+);", text))
+    for formula, channels in ((FIRST, 256), ("batch_norm", 256), (SECOND, 128)):
+        found = plan((64, channels, 1), formula)
+        assert found["blocks"] == "1"
+        assert int(found["workspace_bytes"]) <= bytes_on_stack
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ rows of a step, and nothing of this: each view is read at several placements.
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import subprocess
@@ -177,3 +178,79 @@ def test_what_is_read_was_prefetched_shortly_before(recording, tmp_path, dtype, 
         read, prefetched = (found.read, found.read_at), (found.prefetched, found.prefetched_at)
         assert share_without(*read, *prefetched, -FARTHEST) < MOST_MISSED, placement
         assert share_without(*prefetched, *read, FARTHEST) < MOST_WASTED, placement
+
+
+# ---- Passes --------------------------------------------------------------------------------------
+
+# A call of the C ABI by its arrays of view shape; prints where each input is.
+ANY_CALL = """
+import json, sys
+import numpy as np
+from tf_bn_ops.harness import c_abi
+from tf_bn_ops.spec import call as call_spec
+
+view, attrs, reads, writes = json.loads(sys.argv[1])
+rng, arrays = np.random.default_rng(1), {}
+for array in call_spec.ARRAYS:
+    if array.role in (*reads, *writes):
+        arrays[array.role] = rng.normal(size=view).astype(np.float32)
+    elif array.kind in ("channel", "statistics"):
+        arrays[array.role] = np.ones(view[1], np.float32)
+of_formula = [("batch_", "saved_"), ("scale_backprop", "offset_backprop"), ("scale_grad",)]
+for number, names in enumerate(of_formula):
+    if number != attrs["formula"]:
+        for role in [r for r in arrays if r.startswith(names) and not r.endswith("_grad")]:
+            del arrays[role]
+if attrs["formula"] != 2:
+    arrays.pop("scale_grad")
+call = c_abi.Call(c_abi.View(*view), epsilon=1e-3, **attrs)
+for role, array in arrays.items():
+    setattr(call, role, array.ctypes.data)
+print(json.dumps({role: [arrays[role].ctypes.data, arrays[role].nbytes] for role in reads}))
+c_abi.run_call(call)
+"""
+IDENTITY, RELU, SILU = 0, 1, 3
+# The formula, its activation, what it writes, and how often it reads each input in training.
+PASSES = {
+    "batch_norm": (0, IDENTITY, ["y"], {"x": 2}),
+    "batch_norm_smooth": (0, SILU, ["y"], {"x": 2}),
+    "batch_norm_add": (0, RELU, ["y"], {"x": 2, "side_input": 1}),
+    "batch_norm_smooth_add": (0, SILU, ["y"], {"x": 2, "side_input": 1}),
+    "batch_norm_grad": (1, IDENTITY, ["x_backprop"], {"y_backprop": 2, "x": 2}),
+    "batch_norm_grad_ex_from_y": (1, RELU, ["x_backprop"], {"y_backprop": 2, "x": 2, "y": 2}),
+    "batch_norm_grad_smooth": (1, SILU, ["x_backprop"], {"y_backprop": 2, "x": 2}),
+    "batch_norm_grad_ex_add": (
+        1, RELU, ["x_backprop", "side_input_backprop"], {"y_backprop": 1, "x": 2, "y": 1}
+    ),
+    "batch_norm_grad_smooth_add": (
+        1, SILU, ["x_backprop", "side_input_backprop"], {"y_backprop": 1, "x": 2, "y": 1}
+    ),
+    "batch_norm_grad_grad": (
+        2, IDENTITY, ["y_backprop_grad", "x_grad"], {"x_backprop_grad": 2, "y_backprop": 2, "x": 2}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("view", [(60000, 64, 1), (32, 12, 3136)], ids=str)
+@pytest.mark.parametrize("formula", PASSES)
+def test_a_pass_reads_and_prefetches_what_it_uses_alone(recording, tmp_path, formula, view):
+    """The pass that sums x leaves the side input alone, which the second one reads."""
+    kind, activation, writes, passes = PASSES[formula]
+    attrs = {"formula": kind, "activation": activation, "is_training": 1}
+    attrs["exponential_avg_factor"] = 1.0
+    path = tmp_path / "record"
+    changed = {"TF_BN_OPS_LIBRARY": str(recording), "PYTHONPATH": str(mutants.ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", ANY_CALL, json.dumps([view, attrs, [*passes], writes])],
+        env={**os.environ, **changed, "RECORD": str(path)}, capture_output=True, text=True,
+        timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    read, prefetched, length = np.fromfile(path, np.int64).reshape(-1, 3).T
+    for role, (first, size) in json.loads(done.stdout).items():
+        for what, at in (("read", read), ("prefetched", prefetched)):
+            within = (first <= at) & (at < first + size)
+            found = length[within].sum() / size
+            most = passes[role] + (0.2 if what == "read" else 0)
+            least = passes[role] - 0.2 if what == "read" else 0
+            assert least <= found <= most, f"{role} is {what} {found:.2f} times"

@@ -3,9 +3,10 @@
 // Promised: no crash and no access outside the arrays for any numbers in them,
 // and any arguments that are refused; one sentence, cut to the buffer, for
 // those that are; a workspace and a plan within their limits. Of what is
-// accepted the results are bitwise identical with one thread, in place, and
-// with the mask of an activation from x and from y; statistics that are
-// gathered from one part are those of the part.
+// accepted every output that is given is written, whatever else is given, and
+// the results are bitwise identical with one thread, in place, and with the
+// mask of an activation from x and from y; statistics that are gathered from
+// one part are those of the part.
 
 #include <algorithm>
 #include <cstdint>
@@ -285,7 +286,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Call call = TakeCall(how.choices, part, &input);
   const uint32_t options = input.Take<uint32_t>();
   uint32_t roles = part.roles | (part.options & options);
-  if (how.choices & kOtherArrays) roles ^= input.Take<uint32_t>() & options;
+  if (how.choices & kOtherArrays) roles ^= input.Take<uint32_t>();
   roles &= (uint64_t{1} << tf_bn_ops::kNumRoles) - 1;
   how.threads = how.choices & kThreads ? input.Take<int8_t>() : 2;
   how.error_size = input.Take<uint8_t>() % (kMaxErrorSize + 1);
@@ -330,7 +331,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   TFBN_FUZZ_CHECK(0 <= formula && formula < tf_bn_ops::kNumFormulaKinds);
   TFBN_FUZZ_CHECK(how.threads >= 1);
   TFBN_FUZZ_CHECK(given.x != nullptr || NumElements(call.view) == 0);
-  if (how.choices & kOtherArrays) return 0;  // Some of which have no meaning.
   const auto check = [&](const auto& change) {
     Arrays copy = original;
     copy.SpoilOutputs(call);
@@ -339,6 +339,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     TFBN_FUZZ_CHECK(Arrays::AreEqual(given, changed));
   };
   check([](Call c) { return c; });
+  if (how.choices & kOtherArrays) return 0;  // Other outputs, maybe, in place.
   check([&](Call c) { return InPlace(c, first); });
   if (has_forward && given.side_input_backprop == nullptr) {
     const bool is_part =

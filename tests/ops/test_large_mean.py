@@ -4,6 +4,7 @@ every path from a forward op to its gradient they are right, within roundings of
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -72,6 +73,7 @@ def constants(case: str) -> list[tf.Tensor]:
 
 # ---- From a forward op to its gradient; behind an activation everything passes -------------------
 
+RESERVED = ("reserve_space_1", "reserve_space_2", "reserve_space_3")
 VECTORS = {"offset": tf.fill([C], 50.0), **dict.fromkeys(("mean", "variance"), tf.zeros([0]))}
 
 
@@ -176,24 +178,6 @@ def test_replaced_kernels():
     forked.call(gradients_on_replaced_kernels)
 
 
-def test_a_mean_that_is_given_is_taken_where_it_is_another():
-    """Such as an average over replicas, with the reserve_space_3 of one of them."""
-    x, y_backprop = constants("large mean")
-    forward = raw_ops.FusedBatchNormV3(x=x, scale=tf.ones(C), **VECTORS)
-    kept = forward.reserve_space_3
-    assert kept.shape == (5, C)
-    for mean, third in (
-        (forward.reserve_space_1, tf.zeros([0])),
-        (forward.reserve_space_1 + 1, kept),
-        (forward.reserve_space_1 + 1, tf.zeros([0])),
-    ):
-        given = {"y_backprop": y_backprop, "x": x, "scale": tf.ones(C), "reserve_space_1": mean}
-        given["reserve_space_2"] = forward.reserve_space_2
-        got = raw_ops.FusedBatchNormGradV3(**given, reserve_space_3=third)
-        want = raw_ops.FusedBatchNormGradV2(**given)
-        assert [a.numpy().tobytes() for a in got[:3]] == [b.numpy().tobytes() for b in want[:3]]
-
-
 @pytest.mark.parametrize("case", ["large mean", "price"])
 def test_of_the_statistics_that_are_returned(case):
     x, _ = constants(case)
@@ -204,3 +188,91 @@ def test_of_the_statistics_that_are_returned(case):
     want = 2 * (wide - wide.mean((0, 1, 2))) / (x.shape.num_elements() / C - 1)
     got = tape.gradient(variance, x).numpy()
     assert np.max(np.abs(got - want)) < TOLERANCE * np.max(np.abs(want))
+
+
+# ---- Statistics of a caller ----------------------------------------------------------------------
+
+
+def as_they_are_given(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Without what says more than mean and variance do."""
+    return {**arguments, "reserve_space_3": tf.zeros([0])}
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "mean": lambda a: {"reserve_space_1": a["reserve_space_1"] + 1},
+    "mean, by a rounding": lambda a: {
+        "reserve_space_1": tf.constant(np.nextafter(a["reserve_space_1"], np.float32(np.inf)))
+    },
+    "variance, clipped": lambda a: {"reserve_space_2": tf.maximum(a["reserve_space_2"], 4.0)},
+    "variance, by a rounding": lambda a: {
+        "reserve_space_2": tf.constant(np.nextafter(a["reserve_space_2"], np.float32(np.inf)))
+    },
+    "epsilon": lambda a: {"epsilon": 0.1},
+    "epsilon, by a rounding": lambda a: {
+        "epsilon": float(np.nextafter(np.float32(a["epsilon"]), np.float32(1)))
+    },
+}
+CHANGED = [*CHANGES, *itertools.combinations(["mean", "variance, clipped", "epsilon"], 2)]
+
+
+def v3_gradient(activation: str, arguments: dict[str, Any]) -> Any:
+    assert activation == "Identity"
+    return raw_ops.FusedBatchNormGradV3(**arguments)[:3]
+
+
+def ex_gradient(activation: str, arguments: dict[str, Any]) -> Any:
+    given = {"offset": VECTORS["offset"], "y": arguments["x"] - arguments["x"] + 1, **arguments}
+    return raw_ops.FusedBatchNormGradEx(**given, activation_mode=activation)[:3]
+
+
+GRADIENTS = {
+    "V3": functools.partial(v3_gradient, "Identity"),
+    "Ex": functools.partial(ex_gradient, "Identity"),
+    "Ex, ReLU": functools.partial(ex_gradient, "Relu"),
+}
+
+
+@pytest.mark.parametrize("compile_to", [None, "", "hlo"])
+@pytest.mark.parametrize("op", GRADIENTS)
+@pytest.mark.parametrize("change", CHANGED, ids=str)
+def test_statistics_and_epsilon_of_a_caller_are_taken_where_one_is_another(
+    change, op, compile_to, monkeypatch
+):
+    """Such as an average over replicas, or a variance that is clipped, with the reserve_space_3 of
+    this library's forward op: bit by bit what the op gives without it. What it keeps holds only
+    together with all that it was computed with, in each channel by itself."""
+    monkeypatch.setenv("TF_BN_OPS_XLA", compile_to or "")
+    x, y_backprop = constants("large mean")
+    forward = raw_ops.FusedBatchNormEx(
+        x=x, scale=tf.ones(C), epsilon=1e-3, activation_mode="Relu", side_input=[], **VECTORS
+    )
+    given = {"y_backprop": y_backprop, "x": x, "scale": tf.ones(C), "epsilon": 1e-3}
+    given |= {name: getattr(forward, name) for name in RESERVED}
+    assert given["reserve_space_3"].shape == (8, C)
+    call = GRADIENTS[op]
+
+    def run(arguments: dict[str, Any]) -> list[np.ndarray]:
+        tensors = {name: v for name, v in arguments.items() if isinstance(v, tf.Tensor)}
+        rest = {name: v for name, v in arguments.items() if name not in tensors}
+        if compile_to is None:
+            return [a.numpy() for a in call({**tensors, **rest})]
+        step = tf.function(lambda t: call({**t, **rest}), jit_compile=True, autograph=False)
+        return [a.numpy() for a in step(tensors)]
+
+    kept = run(given)
+    changed = dict(given)
+    for name in [change] if isinstance(change, str) else change:
+        changed |= CHANGES[name](changed)
+    got, want = run(changed), run(as_they_are_given(changed))
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_array_equal(a, b)
+    # In one channel alone: the others are as they were.
+    vectors = [n for n in RESERVED[:2] if changed[n] is not given[n]]
+    if "epsilon" in str(change) or not vectors:
+        return
+    is_first = np.arange(C) == 0
+    mixed = dict(given)
+    for name in vectors:
+        mixed[name] = tf.where(is_first, changed[name], given[name])
+    for a, of_changed, of_kept in zip(run(mixed), want, kept, strict=True):
+        np.testing.assert_array_equal(a, np.where(is_first, of_changed, of_kept))

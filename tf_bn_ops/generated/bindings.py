@@ -338,9 +338,9 @@ def fused_batch_norm_ex(x: Any, scale: Any, offset: Any, mean: Any, variance: An
             empty.
         reserve_space_2 (U [C]): The biased variance that x was normalized with, for the gradient;
             on a GPU in training 1/sqrt(variance + epsilon), as cuDNN has it.
-        reserve_space_3 (U): For the gradient: [5, C], what the other reserve spaces lose of mean
-            and variance by rounding, and the coefficients that y was computed with. Frozen, without
-            an activation, a placeholder.
+        reserve_space_3 (U): For the gradient: [8, C], what the other reserve spaces lose of mean
+            and variance by rounding, what says that it is theirs, and the coefficients that y was
+            computed with. Frozen, without an activation, a placeholder.
     """
     return FusedBatchNormEx._make(load().tf_bn_ops_fused_batch_norm_ex(x, scale, offset, mean,
         variance, _arguments.at_most_one(side_input, "side_input"), _arguments.not_a_tensor(epsilon,
@@ -514,9 +514,10 @@ def fused_batch_norm_grad_v3(y_backprop: Any, x: Any, scale: Any, reserve_space_
       reserve_space_2 (U [C]): The biased variance: of the batch in training (on a GPU
           1/sqrt(variance + epsilon), as the forward op returns it there), of the population if
           frozen.
-      reserve_space_3 (U): As the forward op of this library returns it with reserve_space_1: then
-          mean and variance are right beyond what float32 holds. Of another op, in any shape, it is
-          not read.
+      reserve_space_3 (U): As the forward op of this library returns it with reserve_space_1 and 2,
+          for the same epsilon: then mean and variance are right beyond what float32 holds. Channels
+          of which another mean, variance or epsilon is given take what is given. Of another op, in
+          any shape, it is not read.
       epsilon: Added to the variance; a number, not a tensor.
       data_format: Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW,
           NCDHW).
@@ -595,9 +596,9 @@ def fused_batch_norm_v3(x: Any, scale: Any, offset: Any, mean: Any, variance: An
             empty.
         reserve_space_2 (U [C]): The biased variance that x was normalized with, for the gradient;
             on a GPU in training 1/sqrt(variance + epsilon), as cuDNN has it.
-        reserve_space_3 (U): For the gradient, in training: [5, C], what the other reserve spaces
-            lose of mean and variance by rounding, and the coefficients that y was computed with.
-            Frozen, a placeholder.
+        reserve_space_3 (U): For the gradient, in training: [8, C], what the other reserve spaces
+            lose of mean and variance by rounding, what says that it is theirs, and the coefficients
+            that y was computed with. Frozen, a placeholder.
     """
     return FusedBatchNormV3._make(load().tf_bn_ops_fused_batch_norm_v3(x, scale, offset, mean,
         variance, _arguments.not_a_tensor(epsilon, "fused_batch_norm_v3"), exponential_avg_factor,

@@ -14,6 +14,7 @@ import numpy as np
 
 from tf_bn_ops import spec
 from tf_bn_ops.spec import DTYPES, DType, OpSpec
+from tf_bn_ops.spec.ops import FORWARD_COEFFICIENTS, NUM_FORWARD_COEFFICIENTS
 
 # Roles that are float64 in every op that has them.
 _WIDE_ROLES = frozenset(
@@ -225,6 +226,15 @@ def with_rstd(call: Call, inputs: Inputs) -> Inputs:
     with np.errstate(all="ignore"):
         rstd = (1 / np.sqrt(variance.astype(np.float64) + epsilon)).astype(variance.dtype)
     values = {**inputs.values, "variance": rstd, "given_variance": variance}
+    kept = inputs.values.get("forward_coefficients")
+    if kept is not None and kept.shape == (NUM_FORWARD_COEFFICIENTS, variance.size):
+        values["forward_coefficients"] = kept = kept.copy()
+        rows = dict(zip(FORWARD_COEFFICIENTS, kept, strict=True))
+        with np.errstate(all="ignore"):
+            deviation = rows["deviation"].astype(np.float64) + rows["deviation_rest"]
+            saved = (1 / deviation).astype(variance.dtype)
+        values["variance"] = np.where(rows["saved_variance"] == variance, saved, rstd)
+        rows["saved_variance"][:] = saved
     # rstd is rounded, so that nothing but sums of y_backprop is exact.
     exact = inputs.exact & {"offset_backprop"}
     return Inputs(values, exact, {**inputs.attrs, "variance_is_rstd": True})

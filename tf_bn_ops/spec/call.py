@@ -78,9 +78,9 @@ OUTPUTS = (
         "forward_coefficients",
         COEFFICIENTS,
         "The same: what y was computed with, and what saved_mean and saved_variance lose; in "
-        "training it is read where its first row is mean. Where it is given with offset, and "
-        "side_input_backprop is not, the mask of an activation is computed from x, and y is not "
-        "read.",
+        "training it is read where it is of the mean, variance and epsilon that are given. Where "
+        "it is given with offset, and side_input_backprop is not, the mask of an activation is "
+        "computed from x, and y is not read.",
     ),
     Array("x_backprop", VIEW),
     Array("side_input_backprop", VIEW),

@@ -38,9 +38,12 @@ FORMULAS = {
     BATCH_NORM_GRAD_GRAD: "kSecondOrder",
 }
 
-# The rows of reserve_space_3, see cc/core/formulas/forward.h: of the mean and of
-# sqrt(variance + epsilon) two each, what float32 holds and the rest.
-FORWARD_COEFFICIENTS = ("mean", "mean_rest", "scale_rstd", "deviation", "deviation_rest")
+# The rows of reserve_space_3, see ForwardCoefficientRow: two each of the mean, of sqrt(variance +
+# epsilon) and of epsilon, what float32 holds and the rest.
+FORWARD_COEFFICIENTS = (
+    *("mean", "mean_rest", "scale_rstd", "deviation", "deviation_rest"),
+    *("saved_variance", "epsilon", "epsilon_rest"),
+)
 NUM_FORWARD_COEFFICIENTS = len(FORWARD_COEFFICIENTS)
 
 # Cases are drawn attr by attr: the order of attrs is part of what a seed means.
@@ -113,9 +116,9 @@ def _fused_batch_norm(
               gradient; 0 where x is empty.
             reserve_space_2=saved_variance channel: The biased variance that x was normalized with,
               for the gradient; on a GPU in training 1/sqrt(variance + epsilon), as cuDNN has it.
-            reserve_space_3=forward_coefficients opaque: For the gradient, in training: [5, C], what
-              the other reserve spaces lose of mean and variance by rounding, and the coefficients
-              that y was computed with. Frozen, a placeholder.
+            reserve_space_3=forward_coefficients opaque: For the gradient, in training: [8, C], what
+              the other reserve spaces lose of mean and variance by rounding, what says that it is
+              theirs, and the coefficients that y was computed with. Frozen, a placeholder.
             """
         )[: 3 + reserve_spaces],
         attrs={"epsilon": 1e-4, "exponential_avg_factor": 1.0, **_FORMAT_AND_MODE},
@@ -154,9 +157,10 @@ _FUSED_BATCH_NORM_EX = dataclasses.replace(
         *_FUSED_BATCH_NORM_V3.outputs[:-1],
         *args(
             """
-            reserve_space_3=forward_coefficients opaque: For the gradient: [5, C], what the other
-              reserve spaces lose of mean and variance by rounding, and the coefficients that y was
-              computed with. Frozen, without an activation, a placeholder.
+            reserve_space_3=forward_coefficients opaque: For the gradient: [8, C], what the other
+              reserve spaces lose of mean and variance by rounding, what says that it is theirs, and
+              the coefficients that y was computed with. Frozen, without an activation, a
+              placeholder.
             """
         ),
     ),
@@ -211,8 +215,9 @@ def _fused_batch_norm_grad(
               GPU 1/sqrt(variance + epsilon), as the forward op returns it there), of the population
               if frozen.
             reserve_space_3=forward_coefficients opaque: As the forward op of this library returns
-              it with reserve_space_1: then mean and variance are right beyond what float32 holds.
-              Of another op, in any shape, it is not read.
+              it with reserve_space_1 and 2, for the same epsilon: then mean and variance are right
+              beyond what float32 holds. Channels of which another mean, variance or epsilon is
+              given take what is given. Of another op, in any shape, it is not read.
             """
         )[: 3 + reserve_spaces],
         outputs=args(

@@ -56,7 +56,9 @@ def problems_of(
         values |= {"mean": outputs["saved_mean"], "variance": outputs[saved]}
         if precise:
             values["forward_coefficients"] = _kept(problem)
-            values["mean"] = values["forward_coefficients"][0]  # The oracle reads the rest, too.
+            rows = inputs.rows_of(values["forward_coefficients"], np.float32)
+            # The oracle reads the rests, too.
+            values |= {"mean": rows["mean"], "variance": rows["saved_variance"]}
     if row.call.activated:
         values["y"] = outputs["y"]
     gradient = dataclasses.replace(problem, values=values, num_side_inputs=int(row.call.adds))
@@ -68,7 +70,9 @@ def _kept(problem: Problem) -> np.ndarray:
     """What the forward op keeps for the gradient, of the statistics of x in float64."""
     of = batch_norm.Oracle(problem).of_batch(around_zero=False)
     scale, epsilon = problem.wide("scale", np.float64), problem.epsilon
-    return inputs.forward_coefficients(of.mean + of.rest, of.variance, scale, epsilon, np.float32)
+    return inputs.forward_coefficients(
+        of.mean + of.rest, of.variance, scale, epsilon, np.float32, problem.saves_rstd
+    )
 
 
 def _expected(problem: Problem, precise: bool) -> Iterator[Expected]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable
 
@@ -160,6 +161,35 @@ def _fields(c_type: str, arrays: Iterable[call.Array | spec.Arg]) -> str:
     return "\n".join(f"  {c_type} {name};  /* {doc} */" for name, doc in docs.items())
 
 
+def _layout() -> str:
+    """A hash of what two builds have to agree on: the structs, the values of their enumerations,
+    and the rows of the forward coefficients."""
+    gathered = table.BATCH_NORM_GATHER_STATS
+    agreed = [
+        [(a.name, a.c_type) for a in call.ATTRS],
+        [(a.role, a.kind) for a in (*call.INPUTS, *call.OUTPUTS)],
+        [(a.role, a.kind) for a in (*gathered.inputs, *gathered.outputs)],
+        [*call.FORMULA_CODES.items()],
+        [*activations.ACTIVATIONS],
+        [(name, dtype.c_abi_code) for name, dtype in spec.DTYPES.items()],
+        [*table.FORWARD_COEFFICIENTS],
+    ]
+    return hashlib.sha256(json.dumps(agreed).encode()).hexdigest()[:12]
+
+
+def layout_header() -> str:
+    return f"""\
+// clang-format off
+/* A hash of the struct of a call, of the values in it and of what its arrays hold: part of the
+ * names by which one library calls another, so that two of different layouts never meet.
+ * Written by tools/generate_ops from tf_bn_ops/spec: edit that, then make format. */
+
+#pragma once
+
+#define TFBN_LAYOUT {_layout()}
+"""
+
+
 def roles_header() -> str:
     """The values of the enumerations of activations are their places in ACTIVATIONS."""
     names = [*activations.ACTIVATIONS]
@@ -169,6 +199,7 @@ def roles_header() -> str:
     kinds = {a.kind: f"k{camel(_SHAPES[a.kind])}" for a in call.ARRAYS}
     infos = [f'{{"{a.role}", ArrayKind::{kinds[a.kind]}}}' for a in call.ARRAYS]
     gathered = table.BATCH_NORM_GATHER_STATS  # It has no view of x, and so a struct of its own.
+    size = f"[{table.NUM_FORWARD_COEFFICIENTS}, channels]"
     return f"""\
 // clang-format off
 /* The struct of a call, which the C ABI, XLA's custom call, the core and ctypes share, and
@@ -203,7 +234,7 @@ enum {{ {", ".join(f"TFBN_{activations.snake(name).upper()}" for name in names)}
 
 /* Arrays are borrowed, of these shapes: the view of x; [channels] of stat_dtype (vector), or of
  * stat_dtype or float64 (statistics), or of float64 (wide); one element of float64 (scalar);
- * [5, channels] of float, of double for TFBN_FLOAT64 (coefficients). NULL: there is none. An output
+ * {size} of float, of double for TFBN_FLOAT64 (coefficients). NULL: there is none. An output
  * may be the buffer of an input where the formula says so, element for element. */
 typedef struct tfbn_call {{
   TFBN_CPP(View, tfbn_view) view;

@@ -59,7 +59,7 @@ def behind_activation(
     if is_smooth or not (side_input or mask_from_y):
         compute = DTYPES[p.dtype.accumulator].numpy.type
         values["forward_coefficients"] = inputs.forward_coefficients(
-            mean, variance, scale, p.epsilon, compute
+            mean, variance, scale, p.epsilon, compute, saves_rstd=rstd
         )
     if rstd:
         values["variance"] = p.statistics_dtype.store(1 / np.sqrt(variance + p.epsilon))

@@ -186,18 +186,57 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 static TFBN_HD bool IsFinite(double value) { return value - value == 0; }
 
-// What is kept of means beside their values: rows `stride` apart, the value
-// again and what its rounding took off, of `dtype`. nullptr: nothing is.
-struct KeptMeans {
+// The rows of forward_coefficients: what y was computed by, for the mask of an
+// activation; mean and variance without what saved_mean and saved_variance
+// lose; and what says whose they are. float holds every sqrt(variance +
+// epsilon) of float elements, whose square may be beyond it.
+enum ForwardCoefficientRow : int {
+  kMeanRow,      // The mean has two parts, see Split, and
+  kMeanRestRow,  // so has
+  kScaleRstdRow,
+  kDeviationRow,  // sqrt(variance + epsilon), and so has
+  kDeviationRestRow,
+  kSavedVarianceRow,
+  kEpsilonRow,  // epsilon.
+  kEpsilonRestRow,
+  kForwardCoefficientRows,
+};
+constexpr int kNumForwardCoefficients = kForwardCoefficientRows;
+
+// What the forward pass kept of mean and variance beside what a gradient is
+// given: forward_coefficients, of `dtype`, rows `stride` apart; nullptr:
+// nothing is kept. The mean that is given goes beside it.
+struct KeptStatistics {
   DType dtype;
   const void* rows;
   int64_t stride;
+  DType given_dtype;
+  const void* variance;
+  double epsilon;
 };
 
-// Whether the value of channel c is the one that a rest is kept of: a caller
-// may give a mean of its own.
-static TFBN_HD bool IsKept(const KeptMeans& kept, double mean, int64_t c) {
-  return kept.rows != nullptr && LoadAsDouble(kept.dtype, kept.rows, c) == mean;
+static TFBN_HD double KeptAt(const KeptStatistics& kept, int row, int64_t c) {
+  return LoadAsDouble(kept.dtype, kept.rows, row * kept.stride + c);
+}
+
+// `value` as an element of a row has it.
+static TFBN_HD double InRow(const KeptStatistics& kept, double value) {
+  return kept.dtype == DType::kFloat64
+             ? value
+             : static_cast<double>(static_cast<float>(value));
+}
+
+// Whether what is kept of channel c is of the mean, variance and epsilon that
+// are given: a caller may give others, which are taken as they are then.
+static TFBN_HD bool IsKept(const KeptStatistics& kept, double mean, int64_t c) {
+  if (kept.rows == nullptr) return false;
+  const double epsilon = InRow(kept, kept.epsilon);
+  return KeptAt(kept, kMeanRow, c) == mean &&
+         KeptAt(kept, kSavedVarianceRow, c) ==
+             LoadAsDouble(kept.given_dtype, kept.variance, c) &&
+         KeptAt(kept, kEpsilonRow, c) == epsilon &&
+         KeptAt(kept, kEpsilonRestRow, c) ==
+             InRow(kept, kept.epsilon - epsilon);
 }
 
 // Centers of the channels; zero where data is nullptr. Either the mean of
@@ -208,14 +247,14 @@ static TFBN_HD bool IsKept(const KeptMeans& kept, double mean, int64_t c) {
 struct CenterArray {
   DType dtype;
   const void* data;
-  KeptMeans kept;
+  KeptStatistics kept;
   bool is_median;
   int64_t stride;
   int64_t elements[3];
 };
 
 static TFBN_HD CenterArray MeanCenters(DType dtype, const void* mean,
-                                       const KeptMeans& kept) {
+                                       const KeptStatistics& kept) {
   return {dtype, mean, kept, /*is_median=*/false, 0, {0, 0, 0}};
 }
 
@@ -223,8 +262,7 @@ static TFBN_HD CenterArray MeanCenters(DType dtype, const void* mean,
 // of an image; x may be nullptr.
 static TFBN_HD CenterArray MedianCenters(DType dtype, const void* x,
                                          const View& view) {
-  CenterArray out = {
-      dtype, x, {dtype, nullptr, 0}, /*is_median=*/true, view.inner, {0, 0, 0}};
+  CenterArray out = {dtype, x, {}, /*is_median=*/true, view.inner, {0, 0, 0}};
   if (x == nullptr || view.inner == 0) return out;
   const int64_t count = ElementsPerChannel(view);
   for (int i = 0; i < 3; ++i) {
@@ -257,20 +295,36 @@ static TFBN_HD double CenterAt(const CenterArray& centers, int64_t c) {
   }
   const double center = LoadAsDouble(centers.dtype, centers.data, c);
   if (!IsKept(centers.kept, center, c)) return center;
-  return center + LoadAsDouble(centers.kept.dtype, centers.kept.rows,
-                               centers.kept.stride + c);
+  return center + KeptAt(centers.kept, kMeanRestRow, c);
 }
 
-// Adds the rests of `n` means from channel `first` on. Vectorizes.
+// Adds the rests of `n` means from channel `first` on, those of IsKept.
+// Vectorizes.
 template <typename C>
-static TFBN_HD void AddKept(const KeptMeans& kept, int64_t first, int64_t n,
-                            double* means) {
-  const C* const value = static_cast<const C*>(kept.rows) + first;
-  const C* const rest = value + kept.stride;
-  for (int64_t i = 0; i < n; ++i) {
-    means[i] += static_cast<double>(value[i]) == means[i]
-                    ? static_cast<double>(rest[i])
-                    : 0.0;
+static TFBN_HD void AddKept(const KeptStatistics& kept, int64_t first,
+                            int64_t n, double* means) {
+  constexpr int64_t kAtOnce = 64;
+  const C* const rows = static_cast<const C*>(kept.rows);
+  const auto epsilon = static_cast<C>(kept.epsilon);
+  const auto rest = static_cast<C>(kept.epsilon - static_cast<double>(epsilon));
+  double variance[kAtOnce];
+  for (int64_t begin = 0; begin < n; begin += kAtOnce) {
+    const int64_t count = n - begin < kAtOnce ? n - begin : kAtOnce;
+    LoadAsDoubles(kept.given_dtype, kept.variance, first + begin, count,
+                  variance);
+    const C* const row = rows + first + begin;
+    double* const mean = means + begin;
+    for (int64_t i = 0; i < count; ++i) {
+      const bool is_kept =
+          (static_cast<double>(row[kMeanRow * kept.stride + i]) == mean[i]) &
+          (static_cast<double>(row[kSavedVarianceRow * kept.stride + i]) ==
+           variance[i]) &
+          (row[kEpsilonRow * kept.stride + i] == epsilon) &
+          (row[kEpsilonRestRow * kept.stride + i] == rest);
+      mean[i] += is_kept
+                     ? static_cast<double>(row[kMeanRestRow * kept.stride + i])
+                     : 0.0;
+    }
   }
 }
 

@@ -39,20 +39,6 @@
 
 namespace tf_bn_ops {
 
-// The rows of forward_coefficients: what y was computed by, for the mask of an
-// activation, and mean and variance without what saved_mean and saved_variance
-// lose. float holds every sqrt(variance + epsilon) of float elements, whose
-// square may be beyond it.
-enum ForwardCoefficientRow : int {
-  kMeanRow,      // The mean has two parts, see Split, and
-  kMeanRestRow,  // so has
-  kScaleRstdRow,
-  kDeviationRow,  // sqrt(variance + epsilon).
-  kDeviationRestRow,
-  kForwardCoefficientRows,
-};
-constexpr int kNumForwardCoefficients = kForwardCoefficientRows;
-
 // y before a side input is added and the activation is applied. The gradient of
 // an activation evaluates it at the ends of the range of x that passes
 // (passing_range.h), so it stands here alone. The mean has two parts, see
@@ -181,11 +167,11 @@ struct BatchNormFormulaOf {
   static TFBN_HD void StoreSums(const Call& args, int64_t c, double center,
                                 const double (&sums)[kNumSums]) {
     const BatchStatistics of = StatisticsOf(args, c, center, sums);
-    double variance = of.variance, saved_variance = of.variance;
+    double variance = of.variance;
+    const double saved_variance = SavedVariance(args, of.variance);
     if (args.is_training) {
       const double m = static_cast<double>(ElementsPerChannel(args.view));
       if (args.bessel_correction) variance *= m / (m > 1 ? m - 1 : 1);
-      if (args.saves_rstd) saved_variance = RstdOf(of.variance, args.epsilon);
       StoreIfWanted(DType::kFloat64, args.local_mean, c, of.mean);
       StoreIfWanted(DType::kFloat64, args.local_m2, c, of.variance * m);
     }
@@ -242,6 +228,16 @@ struct BatchNormFormulaOf {
     out[kScaleRstdRow * channels] = k.scale_rstd;
     Split(deviation, 0, &out[kDeviationRow * channels],
           &out[kDeviationRestRow * channels]);
+    out[kSavedVarianceRow * channels] =
+        static_cast<C>(SavedVariance(args, of.variance));
+    Split(args.epsilon, 0, &out[kEpsilonRow * channels],
+          &out[kEpsilonRestRow * channels]);
+  }
+
+  // Before it is rounded.
+  static TFBN_HD double SavedVariance(const Call& args, double variance) {
+    return args.is_training && args.saves_rstd ? RstdOf(variance, args.epsilon)
+                                               : variance;
   }
 
   // Stores the exponential moving average of `given` and `value`.
@@ -258,12 +254,14 @@ struct BatchNormFormulaOf {
 };
 
 struct BatchNormFormula : BatchNormFormulaOf<false, false> {};
-struct BatchNormAddFormula : BatchNormFormulaOf<true, false> {};
+struct BatchNormAddFormula : BatchNormFormulaOf<true, false> {
+  using Reduction = BatchNormFormula;
+};
 struct BatchNormSmoothFormula : BatchNormFormulaOf<false, true> {
   using Reduction = BatchNormFormula;
 };
 struct BatchNormSmoothAddFormula : BatchNormFormulaOf<true, true> {
-  using Reduction = BatchNormAddFormula;
+  using Reduction = BatchNormFormula;
 };
 
 }  // namespace tf_bn_ops

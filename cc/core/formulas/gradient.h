@@ -19,7 +19,9 @@
 //   local_sum_dy_xmu      = sum(dy * (x - mean)), in float64
 //
 // (Ioffe and Szegedy 2015, section 3, with mean and variance taken as given:
-// they are not recomputed from x, also when they are not the statistics of x.)
+// they are not recomputed from x, also when they are not the statistics of x.
+// In training, what forward_coefficients adds to them is added where they and
+// epsilon are those that it was computed with, see IsKept.)
 // The masks are TensorFlow's ReluGrad and Relu6Grad, whose comparisons are
 // false for NaN. They come from y, or from x by the forward's own coefficients,
 // which say for which x the activation passes (passing_range.h): the decision
@@ -171,12 +173,10 @@ struct Gradient {
 
   // 1 / sqrt(variance + epsilon) of channel `c`.
   static TFBN_HD double Rstd(const Call& args, int64_t c) {
-    const KeptMeans kept = KeptOf(args);
+    const KeptStatistics kept = KeptOf(args);
     if (IsKept(kept, LoadAsDouble(StatisticsDTypeOf(args), args.mean, c), c)) {
-      return 1.0 / (LoadAsDouble(kept.dtype, kept.rows,
-                                 kDeviationRow * kept.stride + c) +
-                    LoadAsDouble(kept.dtype, kept.rows,
-                                 kDeviationRestRow * kept.stride + c));
+      return 1.0 / (KeptAt(kept, kDeviationRow, c) +
+                    KeptAt(kept, kDeviationRestRow, c));
     }
     const double variance =
         LoadAsDouble(StatisticsDTypeOf(args), args.variance, c);
@@ -273,10 +273,13 @@ struct Gradient {
 
  private:
   // What the forward pass kept. Frozen, statistics are those given.
-  static TFBN_HD KeptMeans KeptOf(const Call& args) {
+  static TFBN_HD KeptStatistics KeptOf(const Call& args) {
     return {ComputeDTypeOf(args.dtype),
             args.is_training ? args.forward_coefficients : nullptr,
-            args.view.channels};
+            args.view.channels,
+            StatisticsDTypeOf(args),
+            args.variance,
+            args.epsilon};
   }
 
   // The coefficients that follow from the sums over `m` elements. Of x the mean

@@ -32,7 +32,7 @@ enum { TFBN_IDENTITY, TFBN_RELU, TFBN_RELU6, TFBN_SILU, TFBN_HARD_SILU };
 
 /* Arrays are borrowed, of these shapes: the view of x; [channels] of stat_dtype (vector), or of
  * stat_dtype or float64 (statistics), or of float64 (wide); one element of float64 (scalar);
- * [5, channels] of float, of double for TFBN_FLOAT64 (coefficients). NULL: there is none. An output
+ * [8, channels] of float, of double for TFBN_FLOAT64 (coefficients). NULL: there is none. An output
  * may be the buffer of an input where the formula says so, element for element. */
 typedef struct tfbn_call {
   TFBN_CPP(View, tfbn_view) view;
@@ -64,9 +64,9 @@ typedef struct tfbn_call {
   void* y;  /* view. Of the forward formula; an input of its gradient. Behind a smooth activation
       the gradient takes side_input in its place, where side_input_backprop is given. */
   void* forward_coefficients;  /* coefficients. The same: what y was computed with, and what
-      saved_mean and saved_variance lose; in training it is read where its first row is mean. Where
-      it is given with offset, and side_input_backprop is not, the mask of an activation is computed
-      from x, and y is not read. */
+      saved_mean and saved_variance lose; in training it is read where it is of the mean, variance
+      and epsilon that are given. Where it is given with offset, and side_input_backprop is not, the
+      mask of an activation is computed from x, and y is not read. */
   void* x_backprop;  /* view */
   void* side_input_backprop;  /* view */
   void* y_backprop_grad;  /* view */

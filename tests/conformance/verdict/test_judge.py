@@ -32,6 +32,7 @@ from tf_bn_ops.conformance.verdict.settings import Settings
 from tf_bn_ops.harness import problems
 from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Inputs
 from tf_bn_ops.spec import DTYPES, SMOOTH_ACTIVATIONS
+from tf_bn_ops.spec.ops import NUM_FORWARD_COEFFICIENTS as ROWS
 
 JUDGED = {**FORMULAS, "rare faults": rare_faults.FIRST_ORDER}
 
@@ -382,7 +383,7 @@ def test_all_variants_come_up():
     seen = set()
     for one in FORMULAS["behind_activation"].filled:
         shape = one.inputs.values["forward_coefficients"].shape
-        has_coefficients = shape == (5, one.inputs.values["scale"].size)
+        has_coefficients = shape == (ROWS, one.inputs.values["scale"].size)
         seen.add((*one.inputs.attrs.values(), has_coefficients))
     activations = [IDENTITY, RELU, RELU6]
     assert seen >= {
@@ -399,7 +400,7 @@ def test_with_coefficients_y_is_what_they_give():
         problem, k = one.problem, one.inputs.values["forward_coefficients"]
         by_others = problem.activation == IDENTITY or problem.num_side_inputs
         by_others |= problem.activation in SMOOTH_ACTIVATIONS  # y is not read.
-        if k.shape != (5, problem.view[1]) or by_others:
+        if k.shape != (ROWS, problem.view[1]) or by_others:
             continue
         v = batch_norm_grad_ex_inputs.before_activation(
             problem["x"], k, problem["offset"], problem.dtype

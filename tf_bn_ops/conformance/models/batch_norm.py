@@ -51,6 +51,9 @@ roundoff u_c and a, rounded to it, may be off by
   em + 2u_c^2*|mean| + 2t            the sum of both parts
   (rho + 2u_c)*|a| + t*(1 + rstd)    a; a subnormal scale may be flushed
   (rho + 2u_c^2)/rstd + 2t           the sum of both parts of sqrt(variance + epsilon)
+  2u_c^2*epsilon + 2t                the sum of both parts of epsilon
+
+and the saved variance, rounded to that type, by 4u_c*variance + 2t more than ev.
 
 **Flushing.** As in bounds.py: t, the smallest normal number of the type computed in, counts beside
 every mean|t|, times the mean of the other factor in a product, and beside every element.
@@ -230,9 +233,9 @@ def _used(oracle: Oracle, profile: Profile) -> tuple[_Statistics, Errors]:
 
 
 def expected_coefficients(problem: Problem, profile: Profile) -> Iterator[Expected]:
-    """Of forward_coefficients: "mean" and "deviation", the sums of both parts, and "scale_rstd";
-    see the module's text. Where a number or its bound is not finite, or near the end of the type,
-    anything goes."""
+    """Of forward_coefficients: "mean", "deviation" and "epsilon", the sums of both parts,
+    "scale_rstd" and "saved_variance"; see the module's text. Where a number or its bound is not
+    finite, or near the end of the type, anything goes."""
     oracle, computed_in = Oracle(problem), spec.DTYPES[problem.dtype.accumulator]
     u_c, t = computed_in.unit_roundoff, computed_in.smallest_normal
     with np.errstate(all="ignore"):
@@ -242,11 +245,17 @@ def expected_coefficients(problem: Problem, profile: Profile) -> Iterator[Expect
         of_mean = errors.mean + profile.mean_roundings * u_c * np.abs(mean) + 2 * t
         of_factor = (errors.rho + profile.sum_roundings * u_c) * np.abs(factor) + t * (1 + rstd)
         of_deviation = (errors.rho + profile.mean_roundings * u_c) / rstd + 2 * t
+        saved = rstd if problem.saves_rstd and problem.is_training else of.variance
+        of_saved = rstd * errors.rho if saved is rstd else errors.variance
+        of_saved = of_saved + 4 * u_c * np.abs(saved) + 2 * t
+        of_epsilon = profile.mean_roundings * u_c * problem.epsilon + 2 * t
         judged = ~errors.overflow
         for role, value, bound in (
             ("mean", mean, of_mean),
             ("scale_rstd", factor, of_factor),
             ("deviation", 1 / rstd, of_deviation),
+            ("saved_variance", saved, of_saved),
+            ("epsilon", np.full_like(rstd, problem.epsilon), np.full(rstd.shape, of_epsilon)),
         ):
             judged = judged & np.isfinite(bound) & (np.abs(value) < computed_in.largest / 4)
             value, bound = np.where(judged, value, 0), np.where(judged, bound, np.inf)

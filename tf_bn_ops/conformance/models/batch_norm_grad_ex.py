@@ -25,7 +25,7 @@ from tf_bn_ops import spec
 from tf_bn_ops.conformance.models import batch_norm_grad, batch_norm_grad_ex_inputs, smooth
 from tf_bn_ops.conformance.models.bounds import Profile, flushed_below
 from tf_bn_ops.conformance.models.measure import WHOLE, Expected, FormulaModel
-from tf_bn_ops.conformance.models.oracle import Oracle, working_type
+from tf_bn_ops.conformance.models.oracle import Oracle, kept_rows, working_type
 from tf_bn_ops.conformance.models.sums import Region, regions
 from tf_bn_ops.harness.problems import IDENTITY, Problem
 
@@ -101,11 +101,13 @@ class SmoothOracle(Oracle):
                        + |x - mean|*rstd^2*sum(e*|x - mean|)/M)
       side_input_backprop  e, and its rounding
 
-    What the activation is applied to is off by what batch_norm.py says of y.
+    What the activation is applied to is what the forward op computed, by what it kept where that is
+    given; it is off by what batch_norm.py says of y.
     """
 
     def __init__(self, problem: Problem, profile: Profile):
         self._profile, self._computed_in = profile, spec.DTYPES[problem.dtype.accumulator]
+        self._rows = kept_rows(problem)
         super().__init__(problem)
         self._mean_error, self._mean_error_xmu = np.zeros((2, self.shape[1]), self.work)
         with np.errstate(all="ignore"):
@@ -116,13 +118,20 @@ class SmoothOracle(Oracle):
 
     def load(self, at: Region) -> tuple[np.ndarray, np.ndarray]:
         y_backprop, xmu = super().load(at)
-        return y_backprop * smooth.slope(self._before(at, xmu), self.problem.activation), xmu
+        return y_backprop * smooth.slope(self._before(at), self.problem.activation), xmu
 
-    def _before(self, at: Region, xmu: np.ndarray) -> np.ndarray:
+    @functools.cached_property
+    def _forward(self) -> tuple[np.ndarray, np.ndarray]:
+        """The mean and scale*rstd of the forward op."""
+        if self._rows is None:
+            return self.mean, self.column("scale") * self.rstd
+        return self._rows["mean"] + self._rows["mean_rest"], self._rows["scale_rstd"]
+
+    def _before(self, at: Region) -> np.ndarray:
         """What the activation is applied to."""
         offset = self.column("offset")[at[1], None]
-        factor = self.column("scale") * self.rstd
-        return xmu * factor[at[1], None] + offset + self._side(at)
+        mean, factor = (each[at[1], None] for each in self._forward)
+        return (self.part("x", at) - mean) * factor + offset + self._side(at)
 
     def _side(self, at: Region) -> np.ndarray:
         if not self.problem.num_side_inputs:
@@ -144,16 +153,16 @@ class SmoothOracle(Oracle):
         kind, profile = self.problem.activation, self._profile
         u, t, c = self._computed_in.unit_roundoff, self._computed_in.smallest_normal, at[1]
         y_backprop, xmu = super().load(at)
-        v, factor = self._before(at, xmu), np.abs(self.factor)[c, None]
-        offset = np.abs(self.column("offset"))[c, None]
-        mean = np.abs(self.mean)[c, None]
+        v, (mean, factor) = self._before(at), (each[c, None] for each in self._forward)
+        offset, distance = np.abs(self.column("offset"))[c, None], np.abs(self.part("x", at) - mean)
+        mean, factor = np.abs(mean), np.abs(factor)
         roundings = 2 * profile.element_roundings * u
-        size = np.abs(xmu) * factor + offset + np.abs(self._side(at))
+        size = distance * factor + offset + np.abs(self._side(at))
         off = roundings * size + factor * (profile.mean_roundings * u * mean + 2 * t) + 4 * t
         if profile.rearranged:
             off = off + 2 * roundings * mean * factor
         off = np.where((size > self._computed_in.largest / 4) | (factor > 1e37), np.inf, off)
-        off = off + t * np.abs(xmu)
+        off = off + t * distance
         error = smooth.slope_error(v, kind, off, u, t) + u * np.abs(smooth.slope(v, kind))
         error = np.where(y_backprop == 0, 0, np.abs(y_backprop) * error + t)
         return np.where(np.isnan(error), np.inf, error), xmu

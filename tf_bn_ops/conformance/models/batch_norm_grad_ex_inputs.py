@@ -113,7 +113,7 @@ def fill(call: Call) -> Inputs:
     channels = values["scale"].size
     reserve = inputs.reserve_space(rng, channels)
     behind_x = activation != IDENTITY and (bool(smooth) or not has_side_input)
-    is_whole = call.kind == inputs.WHOLE_LAYER
+    is_whole = call.kind in inputs.WITH_COEFFICIENTS
     wants = bool((wanted or is_whole) and behind_x)
     is_given = _fill_y(rng, call, values, activation, has_side_input, wants)
     if is_given or (is_whole and not behind_x):

@@ -386,7 +386,7 @@ class _Elements:
         return Expected(role, self._at, value, bound, size, impostors)
 
 
-_KINDS = {name: kind for name, kind in inputs.KINDS.items() if name != inputs.WHOLE_LAYER}
+_KINDS = {name: k for name, k in inputs.KINDS.items() if name not in inputs.WITH_COEFFICIENTS}
 # x of an exact fill is constant in training, so that rstd is 1/sqrt(epsilon).
 _KINDS["exact"] = dataclasses.replace(_KINDS["exact"], epsilons=(0.25, 1.0))
 MODELS = {spec.ops.BATCH_NORM_GRAD_GRAD: FormulaModel(_KINDS, OUTPUTS, _fill, _expected)}

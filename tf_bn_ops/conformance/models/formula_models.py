@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from tf_bn_ops import spec
-from tf_bn_ops.conformance.models import batch_norm
+from tf_bn_ops.conformance.models import batch_norm, inputs
 from tf_bn_ops.conformance.models.bounds import PROFILES
 from tf_bn_ops.conformance.models.measure import FormulaModel, OutputError, errors_of
 from tf_bn_ops.conformance.models.oracle import working_type
@@ -55,14 +54,14 @@ def check(problem: Problem, outputs: Mapping[str, np.ndarray], profile: str = "s
 
 def check_coefficients(problem: Problem, given: np.ndarray, profile: str = "strict") -> str:
     """The same of the opaque forward_coefficients of a forward op, [rows, channels]."""
-    rows = dict(
-        zip(spec.ops.FORWARD_COEFFICIENTS, given.astype(working_type(problem)), strict=True)
-    )
+    rows = inputs.rows_of(given, working_type(problem))
     with np.errstate(all="ignore"):
         outputs = {
             "mean": rows["mean"] + rows["mean_rest"],
             "scale_rstd": rows["scale_rstd"],
             "deviation": rows["deviation"] + rows["deviation_rest"],
+            "saved_variance": rows["saved_variance"],
+            "epsilon": rows["epsilon"] + rows["epsilon_rest"],
         }
     expected = batch_norm.expected_coefficients(problem, PROFILES[profile])
     worst = _worst(errors_of(outputs, expected, dict.fromkeys(outputs)))

@@ -25,8 +25,10 @@ _OPAQUE_ROLES = frozenset(
 # How often an op that takes smooth activations gets one.
 _SHARE_SMOOTH = 0.3
 
-# The kind whose gradient gets what this library's forward op leaves in reserve_space_3.
-WHOLE_LAYER = "whole_layer"
+# The kinds whose gradient gets what this library's forward op leaves in reserve_space_3: beside the
+# statistics that it leaves, and, in some channels, beside others.
+WHOLE_LAYER, OTHER_STATISTICS = "whole_layer", "other_statistics"
+WITH_COEFFICIENTS = frozenset((WHOLE_LAYER, OTHER_STATISTICS))
 
 # (y_backprop, x)
 Pair = tuple[np.ndarray, np.ndarray]
@@ -232,6 +234,7 @@ KINDS: Mapping[str, Kind] = {
     "wide": Kind(_wide),
     "sparse": Kind(_sparse),
     WHOLE_LAYER: Kind(_whole_layer, weight=2),
+    OTHER_STATISTICS: Kind(_whole_layer, weight=2),
     "constant_input": Kind(_constant_input, epsilons=(1e-3, 1e-5)),
     "denormals": Kind(_denormals, flushed=True),
     "overflow": Kind(_overflow, scales=(10.0, 60.0)),
@@ -316,14 +319,34 @@ def reserve_space(rng: np.random.Generator, channels: int) -> np.ndarray:
 
 
 def forward_coefficients(
-    mean: np.ndarray, variance: np.ndarray, scale: np.ndarray, epsilon: float, compute: Any
-) -> np.ndarray:
+    mean: np.ndarray, variance: np.ndarray, scale: np.ndarray, epsilon: float | np.ndarray,
+    compute: Any, saves_rstd: bool = False,
+) -> np.ndarray:  # fmt: skip
     """What the forward op leaves in reserve_space_3: spec.ops.FORWARD_COEFFICIENTS, each rounded to
-    the type that it computes in; [rows, channels]."""
+    the type that it computes in; [rows, channels]. `saves_rstd`: on a GPU."""
     with np.errstate(all="ignore"):
         deviation = np.sqrt(variance + epsilon)
         factor = (scale * (1 / deviation)).astype(compute)
-        return np.stack([*_in_parts(mean, compute), factor, *_in_parts(deviation, compute)])
+        saved = (1 / deviation if saves_rstd else variance).astype(compute)
+        epsilons = _in_parts(np.broadcast_to(np.float64(epsilon), mean.shape), compute)
+        parts = (*_in_parts(mean, compute), factor, *_in_parts(deviation, compute))
+        return np.stack([*parts, saved, *epsilons])
+
+
+def rows_of(coefficients: np.ndarray, work: Any) -> dict[str, np.ndarray]:
+    """The rows of forward_coefficients by name."""
+    return dict(zip(spec.ops.FORWARD_COEFFICIENTS, coefficients.astype(work), strict=True))
+
+
+def are_kept(
+    rows: Mapping[str, np.ndarray], mean: np.ndarray, variance: np.ndarray, epsilon: float,
+    compute: Any,
+) -> np.ndarray:  # fmt: skip
+    """Whether forward_coefficients are of the statistics and the epsilon that a gradient is given,
+    by channel: they hold only together with all that they were computed with."""
+    part, rest = _in_parts(np.float64(epsilon), compute)
+    kept = (rows["mean"] == mean) & (rows["saved_variance"] == variance)
+    return np.asarray(kept & (rows["epsilon"] == part) & (rows["epsilon_rest"] == rest))
 
 
 def _in_parts(value: np.ndarray, compute: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -341,9 +364,23 @@ def coefficients_of(call: Call, values: Mapping[str, np.ndarray]) -> np.ndarray:
         with np.errstate(over="ignore"):
             mean, variance = (a.astype(statistics).astype(np.float64) for a in (mean, variance))
     scale = scale.astype(statistics).astype(np.float64)
-    epsilon = float(np.dtype(call.spec.epsilon_dtype).type(call.epsilon))
+    epsilon: Any = float(np.dtype(call.spec.epsilon_dtype).type(call.epsilon))
     compute = spec.DTYPES[spec.DTYPES[call.dtype].accumulator].numpy.type
+    if call.kind == OTHER_STATISTICS:
+        mean, variance, epsilon = _others(call, mean, variance, epsilon)
     return forward_coefficients(mean, variance, scale, epsilon, compute)
+
+
+def _others(call: Call, mean: np.ndarray, variance: np.ndarray, epsilon: float) -> tuple[Any, ...]:
+    """Mean, variance and epsilon of the forward op, of which each channel has none, one or several
+    other than the gradient is given, by a few units in the last place or by far."""
+    rng = np.random.default_rng([call.seed, 29])
+    by = rng.choice((2.0**-20, 1.0), mean.shape)
+    is_other = rng.random((3, *mean.shape)) < 0.35
+    mean = np.where(is_other[0], mean + by * (np.abs(mean) + np.sqrt(np.abs(variance))), mean)
+    variance = np.where(is_other[1], variance * (1 + by), variance)
+    other = np.where(epsilon > 0, np.float32(epsilon * (1 + by)), np.float32(1e-3))
+    return mean, variance, np.where(is_other[2], other.astype(np.float64), epsilon)
 
 
 def as_given(inputs: Inputs) -> Inputs:
@@ -381,7 +418,8 @@ def draw(call: Call) -> tuple[dict[str, np.ndarray], frozenset[str]]:
     # No result depends on it, so NaN will do as well as a number.
     values["offset"] = np.where(rng.random(channels) < 0.25, np.nan, rng.normal(size=channels))
     values["forward_coefficients"] = reserve_space(rng, channels)
-    if call.kind == WHOLE_LAYER and "forward_coefficients" in {a.role for a in call.spec.inputs}:
+    has_coefficients = "forward_coefficients" in {a.role for a in call.spec.inputs}
+    if call.kind in WITH_COEFFICIENTS and has_coefficients:
         values["forward_coefficients"] = coefficients_of(call, values)
     return values, exact
 

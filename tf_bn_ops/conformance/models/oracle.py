@@ -36,12 +36,13 @@ def center(problem: Problem, work: type[np.floating[Any]]) -> np.ndarray:
     return np.median([np.where(np.isfinite(e), e, 0) for e in elements], axis=0)
 
 
-def kept_coefficients(problem: Problem) -> np.ndarray | None:
-    """The rows that this library's forward op keeps for a gradient in training; None: the problem
-    has none. They say what mean and variance are where their mean is the one that is given."""
+def kept_rows(problem: Problem) -> dict[str, np.ndarray] | None:
+    """What this library's forward op keeps for a gradient, by name; None: the problem has none."""
     kept = problem.values.get("forward_coefficients")
     shape = (spec.ops.NUM_FORWARD_COEFFICIENTS, problem.view[1])
-    return kept if kept is not None and kept.shape == shape and problem.is_training else None
+    if kept is None or kept.shape != shape:
+        return None
+    return inputs.rows_of(kept, working_type(problem))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,9 +108,9 @@ class Oracle(Tensors):
             self.rstd = 1 / np.sqrt(variance + self.work(problem.epsilon))
             if problem.variance_is_rstd:
                 self.rstd = variance
-            if (kept := kept_coefficients(problem)) is not None:
-                rows = dict(zip(spec.ops.FORWARD_COEFFICIENTS, kept.astype(self.work), strict=True))
-                is_kept = rows["mean"] == self.mean
+            if self.is_training and (rows := kept_rows(problem)) is not None:
+                compute = spec.DTYPES[problem.dtype.accumulator].numpy.type
+                is_kept = inputs.are_kept(rows, self.mean, variance, problem.epsilon, compute)
                 self.mean = np.where(is_kept, rows["mean"] + rows["mean_rest"], self.mean)
                 deviation = rows["deviation"] + rows["deviation_rest"]
                 self.rstd = np.where(is_kept, 1 / deviation, self.rstd)

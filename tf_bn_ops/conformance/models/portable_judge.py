@@ -53,8 +53,8 @@ def wrong(
         either = ~np.isfinite(value) & ~np.isfinite(given)
         either &= ~((rule & NAN_REQUIRED).astype(bool) & np.isnan(value))
         either &= ~(rule & NONFINITE_EXACT).astype(bool)
-        beyond = finite & (np.abs(value) + bound > largest)
-        beyond &= np.isinf(given) & (np.sign(given) == np.sign(value))
+        # Of the sign that the bound reaches beyond the largest number with.
+        beyond = finite & np.isinf(given) & (np.sign(given) * value + bound > largest)
         anything = finite & np.isposinf(bound)
         anything &= np.isfinite(given) | ~(rule & FINITE_REQUIRED).astype(bool)
         return ~(right | either | beyond | anything)
