@@ -63,7 +63,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
         self, inputs: Any, training: bool | None = None, mask: Any = None, side_input: Any = None
     ) -> Any:
         if side_input is not None:
-            vars(self)["_has_side_input"] = True  # Past Keras' tracking.
+            self._has_side_input = True
             if mask is None:
                 # Keras looks for the mask of a layer's only tensor.
                 mask = getattr(inputs, "_keras_mask", None)
