@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from tf_bn_ops.generated.bindings import Activation
+from tf_bn_ops._ops import Activation
 from tf_bn_ops.keras._fused_call import Behind, fused_call
 from tf_bn_ops.spec import ACTIVATION_MODES
 
@@ -63,7 +63,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
         self, inputs: Any, training: bool | None = None, mask: Any = None, side_input: Any = None
     ) -> Any:
         if side_input is not None:
-            self.__dict__["_has_side_input"] = True  # Past Keras' tracking.
+            self._has_side_input = True
             if mask is None:
                 # Keras looks for the mask of a layer's only tensor.
                 mask = getattr(inputs, "_keras_mask", None)
