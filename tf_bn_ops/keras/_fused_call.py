@@ -5,6 +5,7 @@ The layer of this package and the switch for Keras' own layer both call `fused_c
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import numbers
 import sys
@@ -86,11 +87,37 @@ def fused_call(
     behind: Behind = Behind(),  # noqa: B008, which is immutable
 ) -> Any:
     """What `call` of the layer returns: on the fused ops, or by `parent_call` where they differ."""
+    # The forward pass of the step has updated the moving statistics: what its repetition assigns
+    # stays in this scope.
+    is_repeated = training and _is_recomputed()
+    with keras.StatelessScope() if is_repeated else contextlib.nullcontext():
+        return _fused_call(layer, parent_call, inputs, training, mask, behind)
+
+
+def _is_recomputed() -> bool:
+    """Whether `tf.recompute_grad` repeats a forward pass for its gradient; keras.RematScope calls
+    it. It tells the repetition to nobody but by the name of the function that it is in."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "inner_recompute_grad":
+        frame = frame.f_back
+    return frame is not None
+
+
+def _fused_call(
+    layer: Any,
+    parent_call: Callable[..., Any],
+    inputs: Any,
+    training: bool | None,
+    mask: Any,
+    behind: Behind,
+) -> Any:
     batch_statistics = bool(training and layer.trainable)
     behind.check(inputs)
     is_smooth = ACTIVATION_MODES[behind.activation] in SMOOTH_ACTIVATIONS
     if is_smooth and getattr(layer, "synchronized", False):
-        y = fused_call(layer, parent_call, inputs, training, mask, behind._replace(activation=None))
+        y = _fused_call(
+            layer, parent_call, inputs, training, mask, behind._replace(activation=None)
+        )
         return Behind(behind.activation).of(y)
     layout = _layout_or_reason(layer, inputs)
     reason: str | None
