@@ -5,20 +5,23 @@ usage: python -m tf_bn_ops conformance [flags]
        python -m tf_bn_ops conformance merge FILE.json ... [--json --junit --html]
 
 Exit status: 0 all cases passed, 1 a case failed, 2 wrong usage, a missing part, or a report that
-cannot be written.
+cannot be written, 130 ended by SIGINT or SIGTERM before a case failed; what was judged is reported.
 docs/conformance.md explains the report.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import hashlib
 import pathlib
 import platform
 import shlex
+import signal
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +57,19 @@ from tf_bn_ops.harness.processes import WorkerError
 _SHARE = 10
 
 
+@contextlib.contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Within it, SIGTERM raises KeyboardInterrupt, as SIGINT does: CI systems send it first."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 class _Run:
     """One run, from its flags to its record."""
 
@@ -62,9 +78,11 @@ class _Run:
         self._console, self._argv = console, argv
         self._saves_rstd = False  # By which convention training is judged.
         self._entries = flags.mapped_ops()
-        self._kinds = flags.kinds()
+        self._count = flags.cases(self._entries)
+        self._kinds = flags.kinds(self._count)
         self._shard = flags.shard()
         self._candidate = flags.candidate(self._entries)
+        self._doing = "the processes start"
         self._repro = None
         if _FLAGS.repro is not None:
             self._repro = generate.parse(_FLAGS.repro)
@@ -95,7 +113,16 @@ class _Run:
 
     def run(self) -> int:
         """Runs the cases, prints and writes the reports; returns the exit status."""
-        self._started = started = time.monotonic()
+        self._started = time.monotonic()
+        with _terminated_as_interrupted(), terminal.heartbeat(self._console, self._progress):
+            record = self._record()
+        return merge.report(self._console, record, _FLAGS)
+
+    def _progress(self) -> str:
+        return f"conformance: {self._doing}, {time.monotonic() - self._started:.0f} s"
+
+    def _record(self) -> dict[str, Any]:
+        """Runs the cases; the record."""
         self._workers = [self._worker(self._candidate)]
         try:
             self._judge_contract()
@@ -117,16 +144,14 @@ class _Run:
             for worker in self._workers:
                 worker.expect({mode for _, case in chosen for mode in case.execution_modes})
             found = self._judge(chosen)
-            self._add_programs(found)
-            record = {
+            return {
                 **self._circumstances(facts),
-                "seconds": round(time.monotonic() - started, 3),
+                "seconds": round(time.monotonic() - self._started, 3),
                 "total": len(whole),
                 "divergences": record_lib.of_divergences(self._settings.known),
                 "coverage": self._coverage([case for _, case in chosen[: len(found)]]),
                 "cases": found,
             }
-            return merge.report(self._console, record, _FLAGS)
         finally:
             for worker in self._workers:
                 worker.close()
@@ -191,7 +216,7 @@ class _Run:
 
     def _cases(self, facts: Mapping[str, Any]) -> list[Case]:
         """All cases of the run."""
-        names, seed, count = flags.execution_modes(), _FLAGS.seed, _FLAGS.cases
+        names, seed, count = flags.execution_modes(), _FLAGS.seed, self._count
         kinds = self._kinds
         if self._repro:
             return [self._repro]
@@ -211,22 +236,33 @@ class _Run:
         ]
 
     def _judge(self, chosen: Sequence[tuple[int, Case]]) -> list[dict[str, Any]]:
-        """Runs and judges cases; their entries of the record."""
-        found = []
+        """Runs and judges cases until they end, or a signal comes; their entries of the record."""
+        found: list[dict[str, Any]] = []
+        try:
+            self._judge_each(chosen, found)
+            self._add_programs(found)
+        except KeyboardInterrupt:  # What was judged until then is reported.
+            pass
+        return found
+
+    def _judge_each(self, chosen: Sequence[tuple[int, Case]], found: list[dict[str, Any]]) -> None:
+        """Adds the entry of each case, until they end."""
         cases = (case for _, case in chosen)
         results = runner.run(cases, self._fill, self._workers, self._settings)
         shown = rich.progress.track(
             results, "conformance", total=len(chosen), console=self._console, transient=True,
             disable=not self._console.is_terminal,
         )  # fmt: skip
+        failed = 0
         for (index, _), result in zip(chosen, shown, strict=False):
             found.append(record_lib.of_result(index, result))
+            failed += bool(result.failures)
+            self._doing = f"{len(found)} of {len(chosen)} cases judged, {failed} failed"
             if _FLAGS.repro is not None:
                 terminal.print_details(self._console, result)
             if _FLAGS.x and result.failures:
                 break
         results.close()
-        return found
 
     def _coverage(self, cases: Sequence[Case]) -> list[dict[str, Any]]:
         """The field "coverage" of the record."""
@@ -239,6 +275,7 @@ class _Run:
         # A bad call is small as it is.
         failed = [e for e in found if not e["kind"].startswith(ERROR_PREFIX)]
         for entry in record_lib.first_of_their_kind(failed, _FLAGS.shrink):
+            self._doing = f"a program for {entry['case']} is looked for"
             try:
                 entry["script"] = self._program(entry)
             except Exception as error:  # The record is worth more than a small program.
@@ -266,6 +303,7 @@ class _Run:
             "date": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             "settings": {
                 **{name: _FLAGS[name].value for name in flags.SETTINGS},
+                "cases": self._count,
                 "kinds": None if self._repro else sorted(self._kinds),
                 "selection": {name: list(_FLAGS[name].value) for name in flags.SELECTION},
                 "bounds": flags.profile().name,

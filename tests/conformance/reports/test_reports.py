@@ -7,7 +7,9 @@ import copy
 import functools
 import html.parser
 import json
+import os
 import re
+import signal
 import xml.etree.ElementTree as ET
 
 import command
@@ -19,7 +21,7 @@ from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance import conformance_command
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE
 from tf_bn_ops.conformance.flags import DEFAULT_SEED
-from tf_bn_ops.conformance.reports import junit, overview, page, record, shards, summary
+from tf_bn_ops.conformance.reports import junit, overview, page, record, shards, summary, terminal
 from tf_bn_ops.conformance.verdict import divergences
 
 FLAGS = ("--kinds=random", "--ops=V2,V3", "--cases=42", "--candidate=numpy:kernels", "--shrink=1")
@@ -145,6 +147,47 @@ def test_a_run_may_end_with_the_first_failure(run):
     assert f"not covered: {42 - len(read['cases'])} of 42 cases were not run" in printed
     status, files, _ = run(*FLAGS, "-x")
     assert status == 0 and len(record.load(files["json"])["cases"]) == 42
+
+
+def _signalled(base, number):
+    """A worker in whose case number 21 a signal comes."""
+
+    class Signalled(base):
+        left = 20
+
+        def collect(self):
+            if self.name == CANDIDATE:
+                Signalled.left -= 1
+                if Signalled.left < 0:
+                    os.kill(os.getpid(), number)
+            return super().collect()
+
+    return Signalled
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_a_signal_ends_reports_what_was_judged(run, number):
+    before = signal.getsignal(signal.SIGTERM)
+    status, files, printed = run(*FLAGS, worker=_signalled(_Worker, number))
+    read = record.load(files["json"])
+    count = len(read["cases"])
+    assert (status, read["total"]) == (130, 42) and 18 <= count <= 20
+    assert f"conformance INTERRUPTED: 0 of {count} cases failed" in printed
+    assert f"not covered: {42 - count} of 42 cases were not run" in printed
+    assert "conformance interrupted: 0 of" in files["html"].read_text()
+    assert run("merge", str(files["json"]), name="again")[0] == 130
+    # A failure is one all the same, and is not reduced: whoever sent the signal does not wait.
+    status, files, printed = run(*FLAGS, worker=_signalled(_Wrong, number))
+    assert status == 1 and "conformance FAILED" in printed
+    assert not any(case["script"] for case in record.load(files["json"])["cases"])
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_how_far_a_run_is_is_said_where_there_is_no_terminal(run, monkeypatch):
+    monkeypatch.setattr(terminal, "HEARTBEAT", 0.01)
+    _, _, printed = run(*FLAGS)
+    said = re.findall(r"conformance: (\d+) of 42 cases judged, 0 failed, \d+ s\n", printed)
+    assert len(set(said)) > 3 and sorted(said, key=int) == said
 
 
 def test_what_is_not_covered_is_said(run, right, tmp_path):

@@ -300,6 +300,13 @@ class Gradient final : public BatchNorm {
     };
     run_pass(reduce);
     run_pass(apply);
+    if (fault_ == "CentersItsInputBnGrad") {
+      for (int64_t c = 0; c < view.channels; ++c) {
+        for (int64_t r = 0; r < rows; ++r) {
+          const_cast<float*>(x)[view.At(c, r)] -= mean[c];
+        }
+      }
+    }
   }
 
  private:
@@ -357,6 +364,7 @@ STATEFUL("KeepsRstdByAddressBnGrad");
 // Tunes itself: from its third call on sums have another last digit.
 STATEFUL("TunesItselfBnGrad");
 STATEFUL("MeansInAGlobalBnGrad");  // Keeps the means of the call in a global.
+STATEFUL("CentersItsInputBnGrad");  // Subtracts the mean from x, in place.
 // Locks the sums that it keeps in each pass, but not from one to the other.
 STATEFUL("LocksEachPassBnGrad");
 

@@ -55,7 +55,7 @@ def report(to: terminal.Console, record: dict[str, Any], values: flags.FlagValue
                 problems.append(str(error))
     if problems:
         raise UsageError("; ".join(problems))
-    return 0 if record_lib.passed(record) else 1
+    return {"passed": 0, "failed": 1, "interrupted": 130}[record_lib.verdict(record)]
 
 
 _FLAGS = flags.FlagValues()

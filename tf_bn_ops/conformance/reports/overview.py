@@ -98,7 +98,7 @@ def not_covered(record: dict[str, Any]) -> list[str]:
     """What the run says nothing about, a sentence each."""
     found = []
     cases, settings = record["cases"], record["settings"]
-    if record["shard"] is None and len(cases) < record["total"]:
+    if record_lib.is_cut_short(record):
         found.append(f"{record['total'] - len(cases)} of {record['total']} cases were not run")
     if settings["kinds"] is not None and (left := set(case_lib.KINDS) - set(settings["kinds"])):
         found.append(f"kinds of cases: {', '.join(sorted(left))}")

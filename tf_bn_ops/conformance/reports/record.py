@@ -118,8 +118,8 @@ SCHEMA: dict[str, dict[str, str]] = {
         "mode": "training or frozen; empty where the op has none",
         "kind": "kind of inputs",
         "verdict": f"`{PASSED}`, or why it failed: `{VALUES}` (wrong numbers), `crash`, `error`, "
-        f"`count`, `shape`, `dtype`, `{BITS}` (of two execution modes), `{UNLISTED}` (of the "
-        "built-in), ...",
+        f"`count`, `shape`, `dtype`, `changed-input`, `{BITS}` (of two execution modes), "
+        f"`{UNLISTED}` (of the built-in), ...",
         "failures": "what is wrong, a sentence each",
         "evidence": "output -> whether wrong-on-purpose answers would have failed",
         "implementations": "implementation -> its answer: see below",
@@ -153,11 +153,12 @@ def _rounded(value: float) -> float | None:
     return math.nextafter(1.0, 2.0) if short <= 1 < value else short
 
 
-def _path(path: PathResult, flushed: bool) -> dict[str, Any]:
+def _path(path: PathResult, flushed: bool, result: CaseResult) -> dict[str, Any]:
+    departures = [(*d.what.partition(":"), d.detail) for d in path.disagreements]
     return {
-        "departures": [[d.what, d.detail] for d in path.disagreements],
+        "departures": [[k + c + result.name_of(role), text] for k, c, role, text in departures],
         "outputs": {
-            role: {
+            result.name_of(role): {
                 "ulp": None if flushed else _rounded(e.ulp),
                 "bound": _rounded(e.bound),
                 "worst": None if e.bound <= 1 else e.worst,
@@ -200,10 +201,10 @@ def of_result(index: int, result: CaseResult) -> dict[str, Any]:
         "kind": case.kind,
         "verdict": _verdict(result),
         "failures": list(result.failures),
-        "evidence": {role: bool(e) for role, e in result.evidence.items()},
+        "evidence": {result.name_of(role): bool(e) for role, e in result.evidence.items()},
         "execution_modes": modes,
         "notes": list(result.notes),
-        "implementations": {name: _path(path, flushed) for name, path in result.paths.items()},
+        "implementations": {name: _path(p, flushed, result) for name, p in result.paths.items()},
         "script": None,
     }
 
@@ -250,7 +251,7 @@ def of_divergences(known: divergences.Register) -> list[dict[str, Any]]:
 
 def is_stale(record: dict[str, Any], entry: dict[str, Any]) -> bool:
     """Whether an entry of the list of divergences is stale. A part of a run cannot tell."""
-    if record["shard"] is not None or entry["may_hide"]:
+    if record["shard"] is not None or is_cut_short(record) or entry["may_hide"]:
         return False
     return bool(entry["covered"] and not entry["shown"])
 
@@ -263,6 +264,18 @@ def failed(record: dict[str, Any]) -> list[dict[str, Any]]:
 def stale(record: dict[str, Any]) -> list[dict[str, Any]]:
     """The known divergences that no longer are any."""
     return [entry for entry in record["divergences"] if is_stale(record, entry)]
+
+
+def is_cut_short(record: dict[str, Any]) -> bool:
+    """Whether cases of a whole run are missing: a signal ended it, or the first failure did."""
+    return record["shard"] is None and len(record["cases"]) < record["total"]
+
+
+def verdict(record: dict[str, Any]) -> str:
+    """Of a run: "passed", "failed", or "interrupted" where nothing failed until a signal came."""
+    if not passed(record):
+        return "failed"
+    return "interrupted" if is_cut_short(record) else "passed"
 
 
 def passed(record: dict[str, Any]) -> bool:
