@@ -219,8 +219,9 @@ def test_wrong_third_party_op_fails_and_replays(library, tmp_path):
     # By the library's names, of outputs as well.
     assert "values of dx: " in result.stdout and "x_backprop" not in result.stdout
     said = "contract of VendorBnGradWrongSign: attr eps has the default 0.001, epsilon of "
+    said += "FusedBatchNormGradV2 has 0.0001"
     assert f"FAIL ({said})" in result.stdout and said in page.read_text()
-    assert re.search(r"[1-9] of \d+ cases failed, [0-9] differences of contracts", result.stdout)
+    assert re.search(r"[1-9] of \d+ cases failed, 6 differences of contracts", result.stdout)
     replay = re.search(r"replay: python -m tf_bn_ops conformance (.*)", result.stdout)
     again = _run(*shlex.split(replay.group(1)))
     assert again.returncode == 1, again.stdout + again.stderr
@@ -234,6 +235,15 @@ def test_wrong_third_party_op_fails_and_replays(library, tmp_path):
         done = subprocess.run([sys.executable, file], capture_output=True, text=True, cwd=tmp_path)
         assert done.returncode == status, done.stdout + done.stderr
         assert ("dx[" in done.stdout) == bool(status)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("op", "status"), [("PlainBn", 0), ("SumsByArrivalBn", 1)])
+def test_an_order_of_sums_by_arrival_shows_in_a_large_call(library, op, status):
+    flags = (f"--map={op}=FusedBatchNormV2", "--dtypes=float32", "--modes=training", "--shrink=0")
+    result = command.run(f"--library={library}", *flags, "--kinds=random", "--cases=70")
+    assert result.returncode == status, result.stdout + result.stderr
+    assert ("and threads1: y in " in result.stdout) == bool(status)
 
 
 @pytest.mark.long

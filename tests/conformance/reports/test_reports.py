@@ -19,10 +19,13 @@ import pytest
 
 from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance import conformance_command
+from tf_bn_ops.conformance.cases import coverage, generate
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE
 from tf_bn_ops.conformance.flags import DEFAULT_SEED
+from tf_bn_ops.conformance.models.measure import OutputError
 from tf_bn_ops.conformance.reports import junit, overview, page, record, shards, summary, terminal
 from tf_bn_ops.conformance.verdict import divergences
+from tf_bn_ops.conformance.verdict.result import CaseResult, PathResult
 
 FLAGS = ("--kinds=random", "--ops=V2,V3", "--cases=42", "--candidate=numpy:kernels", "--shrink=1")
 # What two runs of the same cases may differ in.
@@ -130,13 +133,42 @@ class _WrongInOneLayout(_Worker):
 
 def test_a_claim_says_what_its_cases_have_in_common(run):
     _, files, printed = run(*FLAGS, "--cases=80", worker=_WrongInOneLayout)
-    assert "in common: layout NHWC, mode frozen (" in printed.replace(
-        "op FusedBatchNormGradV3, ", ""
-    )
+    assert "in common: layout NHWC, mode frozen (" in printed
     (claim,) = overview.claims(record.load(files["json"]))
-    assert (claim.name, claim.common["layout"]) == ("values of scale_backprop", "NHWC")
-    assert claim.count <= claim.alike < 80
+    assert claim.name == "values of scale_backprop" and claim.count == claim.alike < 80
     assert claim.text.replace(">", "&gt;") in files["html"].read_text()
+
+
+CAUSES = {
+    "layout with channels first, inner % 4 > 0": (
+        lambda case, channels, inner, rows: case.layout in ("NCHW", "NCDHW") and inner % 4
+    ),
+    "layout NCHW, channels of 8230 and more (not of 2048)": (
+        lambda case, channels, inner, rows: case.layout == "NCHW" and channels > 4096
+    ),
+    "mode training, type of 16 bits, rows of 2176 and more (not of 1520)": (
+        lambda case, channels, inner, rows: (
+            case.dtype in ("half", "bfloat16") and case.is_training and rows > 2048
+        )
+    ),
+    "batch of 1 and less (not of 2)": lambda case, channels, inner, rows: case.shape[0] <= 1,
+    "kind tiny_variance": lambda case, *_: case.kind == "tiny_variance",
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_the_cause_that_failing_inputs_share_is_found_over_sizes_too(cause):
+    """Of 500 cases of one op, and of a few properties that all failing ones have, the fewest."""
+    entries = []
+    combos = generate.combinations(["FusedBatchNormGradV3"])
+    for number, case in enumerate(generate.generate(500, 1, combos)):
+        fails = bool(CAUSES[cause](case, *coverage.sizes(case.shape, case.layout)))
+        path = PathResult(errors={"x_backprop": OutputError(bound=9.0 if fails else 0.5)})
+        found = CaseResult(case, {CANDIDATE: path}, {"x_backprop": True}, ["wrong"] * fails)
+        entries.append(record.of_result(number, found))
+    (claim,) = overview.claims(command.record_of(*entries))
+    assert ", ".join(claim.common) == cause
+    assert claim.count == claim.alike
 
 
 def test_a_run_may_end_with_the_first_failure(run):
