@@ -108,10 +108,10 @@ def expect(case: Case, inputs: Inputs, profile: bounds.Profile) -> Expectation:
     return Expectation(outputs_of(case, inputs.attrs), parts, exact)
 
 
-# What kernels divide by zero for.
+# What kernels divide by zero for; docs/own_kernel.md says it, too.
 _OF_EMPTY = (
-    "x has no elements: sums are 0; of a forward op in training batch_mean and batch_variance are "
-    "NaN before they are averaged, what is saved for the gradient 0; frozen all are what was given"
+    "x is empty: sums, and so the gradients of vectors, are 0; batch_mean and batch_variance of "
+    "training are NaN, the statistics saved for the gradient 0; frozen all four are those given"
 )
 
 
@@ -180,6 +180,10 @@ def judge(
                 paths[f"{CANDIDATE}:{mode}"] = other
     expected = expect(case, inputs, profile)
     results = {name: PathResult(structure(expected.outputs, a)) for name, a in paths.items()}
+    for path in results.values() if case.is_empty else ():
+        path.disagreements = [
+            dataclasses.replace(d, detail=f"{d.detail} ({_OF_EMPTY})") for d in path.disagreements
+        ]
     values = {name: _comparable(case, expected, answer) for name, answer in paths.items()}
     for name, roles in (unwritten or {}).items():
         for role in roles:
