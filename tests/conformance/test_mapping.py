@@ -20,7 +20,12 @@ from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance.cases import generate, mapping
 from tf_bn_ops.conformance.execution import devices, signatures, static_shapes, workers
 from tf_bn_ops.conformance.execution.answer import Answer
-from tf_bn_ops.conformance.execution.implementations import BUILTIN_OPS, of_library, references
+from tf_bn_ops.conformance.execution.implementations import (
+    BUILTIN_OPS,
+    of_library,
+    own,
+    references,
+)
 from tf_bn_ops.conformance.models import bounds
 from tf_bn_ops.conformance.models.batch_norm_grad import OUTPUTS as ROLES
 from tf_bn_ops.conformance.verdict import divergences, judge
@@ -298,6 +303,15 @@ def test_devices_of_a_file_are_asked_for_and_must_be_there(tmp_path):
         worker.close()
 
 
+def test_references_are_asked_where_that_is_cheap():
+    """They find no fault of the candidate, and most of the time went to large cases."""
+    asked = references([OPS["FusedBatchNormGradV2"]])
+    cases = [generate.parse(CASE.format("normal").replace("3x2x2x4", s)) for s in SHAPES]
+    assert [[r.supports(case) for case in cases] for r in asked] == [[True, False]] * 2
+    assert all(own().supports(case) for case in cases)
+
+
+SHAPES = ("3x2x2x4", "64x64x64x4")
 CASE = "FusedBatchNormGradV2,float32,NHWC,3x2x2x4,training,{},batch,eps=0.25,eager,seed=1"
 
 

@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import datetime
 import hashlib
+import math
 import pathlib
 import platform
 import shlex
@@ -164,7 +165,9 @@ class _Run:
     def _start_references(self) -> list[workers.Worker]:
         ops = {self._repro.op} if self._repro else {op for op, *_ in self._combos}
         judged = [spec.OPS[op] for op in ops]
-        return [self._worker(i) for i in implementations.references(judged, self._entries)]
+        most = {"most_elements": math.inf} if self._repro else {}
+        found = implementations.references(judged, self._entries, **most)
+        return [self._worker(reference) for reference in found]
 
     def _judge_contract(self) -> None:
         """Prints how the contracts of a library's ops differ, before any case runs.
@@ -254,6 +257,7 @@ class _Run:
             disable=not self._console.is_terminal,
         )  # fmt: skip
         failed = 0
+        self._doing = f"0 of {len(chosen)} cases judged"
         for (index, _), result in zip(chosen, shown, strict=False):
             found.append(record_lib.of_result(index, result))
             failed += bool(result.failures)

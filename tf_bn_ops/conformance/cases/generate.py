@@ -23,7 +23,7 @@ Combination = tuple[str, str, str, str]
 
 # One case of this many is large (see shapes.LARGE_ELEMENTS), a prime, so that large ones go round
 # over the combinations, too; the offset keeps short runs quick.
-_LARGE_EVERY = 71
+_LARGE_EVERY = 211
 _LARGE_AT = 33
 # (kind, mode) whose sums are rounded, the elements from which on a kernel may share them out, and
 # the execution mode that then tells whether it adds them up by arrival: one case of each op has it.

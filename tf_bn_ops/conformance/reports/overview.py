@@ -50,7 +50,8 @@ class Claim:
         if self.count == 1:
             return cases
         if not self.common:
-            return f"{cases}, nothing in common"
+            is_all = self.count == self.alike
+            return f"{cases}, {'all that could show it' if is_all else 'nothing in common'}"
         return f"{cases}, in common: {', '.join(self.common)} ({self.count} of {self.alike} such)"
 
 
