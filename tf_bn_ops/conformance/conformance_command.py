@@ -83,7 +83,7 @@ class _Run:
         self._kinds = flags.kinds(self._count)
         self._shard = flags.shard()
         self._candidate = flags.candidate(self._entries)
-        self._doing = "the processes start"
+        self._doing, self._is_interrupted = "the processes start", False
         self._repro = None
         if _FLAGS.repro is not None:
             self._repro = generate.parse(_FLAGS.repro)
@@ -153,9 +153,12 @@ class _Run:
                 "coverage": self._coverage([case for _, case in chosen[: len(found)]]),
                 "cases": found,
             }
+        except KeyboardInterrupt:
+            self._is_interrupted = True
+            raise
         finally:
             for worker in self._workers:
-                worker.close()
+                worker.close(at_once=self._is_interrupted)
 
     def _worker(self, implementation: implementations.Implementation) -> workers.Worker:
         # In the default run references are compared only where that needs no further process.
@@ -245,7 +248,7 @@ class _Run:
             self._judge_each(chosen, found)
             self._add_programs(found)
         except KeyboardInterrupt:  # What was judged until then is reported.
-            pass
+            self._is_interrupted = True
         return found
 
     def _judge_each(self, chosen: Sequence[tuple[int, Case]], found: list[dict[str, Any]]) -> None:
