@@ -23,7 +23,7 @@ from tf_bn_ops.conformance.models import bounds
 from tf_bn_ops.conformance.reports import merge
 from tf_bn_ops.conformance.reports.shards import Shard
 
-# Some 12 minutes of processor time; a new op adds cases of its own and takes none from the others.
+# Some 5 minutes of processor time; a new op adds cases of its own and takes none from the others.
 DEFAULT_CASES = generate.cases_with_every_kind(generate.combinations())
 # Of an op of another library: they have every pair of properties (cases/coverage.py).
 CASES_PER_MAPPED_OP = 500
