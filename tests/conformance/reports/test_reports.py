@@ -213,6 +213,7 @@ def test_a_run_that_a_signal_ends_reports_what_was_judged(run, number):
     assert f"conformance INTERRUPTED: 0 of {count} cases failed" in printed
     assert f"not covered: {42 - count} of 42 cases were not run" in printed
     assert "conformance interrupted: 0 of" in files["html"].read_text()
+    assert ET.parse(files["junit"]).find(".//error").get("type") == "interrupted"
     assert run("merge", str(files["json"]), name="again")[0] == 130
     # A failure is one all the same, and is not reduced: whoever sent the signal does not wait.
     status, files, printed = run(*FLAGS, worker=_signalled(_Wrong, number))

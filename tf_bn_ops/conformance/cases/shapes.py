@@ -1,4 +1,4 @@
-"""Draws tensor shapes: from empty over one element to tens of megabytes, odd sizes on purpose."""
+"""Draws tensor shapes: from empty over one element to many megabytes, odd sizes on purpose."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def draw(
     Args:
       rng: where chance comes from.
       layout: one of spec.LAYOUTS.
-      large: tens of megabytes instead of a random class.
+      large: some megabytes instead of a random class.
       power_of_two_rows: make N*D*H*W a power of two of at most 1024.
       min_channels: no empty shape has fewer.
     """

@@ -84,6 +84,17 @@ def _signatures(record: dict[str, Any]) -> ET.Element:
     return _counted(suite)
 
 
+def _end(record: dict[str, Any]) -> ET.Element:
+    """A suite with a test that fails where a signal ended the run: fewer tests look right."""
+    suite = ET.Element("testsuite", name="end of the run")
+    if record_lib.verdict(record) == "interrupted":
+        left = record["total"] - len(record["cases"])
+        element = ET.SubElement(suite, "testcase", name="all cases", classname="end of the run")
+        message = f"interrupted: {left} of {record['total']} cases were not run"
+        ET.SubElement(element, "error", type="interrupted", message=message)
+    return _counted(suite)
+
+
 def of_record(record: dict[str, Any]) -> str:
     """The XML text."""
     by_suite: dict[str, list[dict[str, Any]]] = {}
@@ -97,6 +108,7 @@ def of_record(record: dict[str, Any]) -> str:
         _counted(suite)
     root.append(_divergences(record))
     root.append(_signatures(record))
+    root.append(_end(record))
     for attribute in ("tests", "failures", "errors", "skipped"):
         root.set(attribute, str(sum(int(suite.get(attribute, 0)) for suite in root)))
     ET.indent(root)

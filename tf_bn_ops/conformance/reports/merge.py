@@ -6,7 +6,7 @@ The files must be all shards of one run, each once. Prints what the run would ha
 file that holds a whole run, it makes the other reports.
 
 Exit status: 0 all cases passed, 1 a case failed, 2 the files do not belong together,
-or a report cannot be written.
+or a report cannot be written, 130 a signal ended the run before a case failed.
 """
 
 from __future__ import annotations
