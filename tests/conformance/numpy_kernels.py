@@ -295,7 +295,7 @@ class KernelRunner:
     def collect(self) -> Answer:
         return self._answer
 
-    def close(self) -> None:
+    def close(self, at_once: bool = False) -> None:
         pass
 
 

@@ -190,6 +190,21 @@ def test_500_cases_have_every_pair_and_every_kind_in_each_layout_and_mode():
     assert have == {(la, m, k) for la in op.layouts for m in op.modes for k in model_of(op).kinds}
 
 
+@pytest.mark.parametrize("op", spec.OPS)
+def test_a_large_call_of_each_op_is_made_in_two_thread_counts(op):
+    """Of those whose sums are rounded: an order by arrival shows from some 2^20 elements on."""
+    combos = generate.combinations([op])
+    runs = [(generate.generate(500, seed, combos), seed) for seed in (1, 2)]
+    runs.append(((case for case in DEFAULT if case.op == op), 1))
+    for drawn, seed in runs:
+        asked = [c for c in generate.attach(drawn, seed, None) if "threads1" in c.execution_modes]
+        large = [c for c in asked if math.prod(c.shape) >= 1 << 20]
+        assert any((c.kind, c.mode) == ("normal", "training") for c in large), seed
+    # Large cases go round over layouts, modes and types, which one in 70 did not.
+    many = [c for c in generate.generate(2000, 1, combos) if math.prod(c.shape) >= 1 << 20]
+    assert {c.mode for c in many} == set(spec.OPS[op].modes)
+
+
 def test_pairs_that_no_case_can_have_are_not_asked_for():
     combos = generate.combinations(["BatchNormTrainingBackprop"], (), ["NC"])
     ((_, covered),) = coverage.of_cases(combos, []).items()

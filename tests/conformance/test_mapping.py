@@ -21,7 +21,12 @@ from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance.cases import generate, mapping
 from tf_bn_ops.conformance.execution import devices, signatures, static_shapes, workers
 from tf_bn_ops.conformance.execution.answer import Answer
-from tf_bn_ops.conformance.execution.implementations import BUILTIN_OPS, of_library, references
+from tf_bn_ops.conformance.execution.implementations import (
+    BUILTIN_OPS,
+    of_library,
+    own,
+    references,
+)
 from tf_bn_ops.conformance.models import bounds
 from tf_bn_ops.conformance.models.batch_norm_grad import OUTPUTS as ROLES
 from tf_bn_ops.conformance.verdict import divergences, judge
@@ -54,7 +59,7 @@ def test_third_party_op_is_judged_by_mapping_file_alone(library, tmp_path):
     for said in (
         "inputs are in another order: activations, grad, gamma, mu, var",
         "outputs are in another order: dgamma, dbeta, dx",
-        "attr eps has another default than epsilon",
+        "attr eps has the default 0.001, epsilon of FusedBatchNormGradV2 has 0.0001",
         "bounds float32",
     ):
         assert said in result.stdout
@@ -80,8 +85,12 @@ def _swap(arguments):
     ("change", "kind", "said"),
     [
         (lambda op: None, None, ""),
-        (_attr("epsilon", lambda a: setattr(a.default_value, "f", 1e-5)), "defaults", "epsilon"),
-        (_attr("is_training", lambda a: a.ClearField("default_value")), "defaults", "is_training"),
+        (_attr("epsilon", lambda a: setattr(a.default_value, "f", 1e-5)), "defaults",
+         "attr epsilon has the default 1e-05, epsilon of FusedBatchNormGradV2 has 0.0001"),
+        (_attr("is_training", lambda a: a.ClearField("default_value")), "defaults",
+         "attr is_training has the default none, is_training of FusedBatchNormGradV2 has True"),
+        (_attr("data_format", lambda a: setattr(a.default_value, "s", b"NCHW")), "defaults",
+         "attr data_format has the default 'NCHW', data_format of FusedBatchNormGradV2 has 'NHWC'"),
         (_attr("data_format", lambda a: a.allowed_values.list.s.remove(b"NCHW")), "values", "NCHW"),
         (_drop_type, "types", "not of type half"),
         (lambda op: _swap(op.input_arg), "order", "inputs are in another order"),
@@ -181,11 +190,14 @@ def test_a_shape_function_that_is_wrong_in_one_layout_and_mode_is_named(fault):
     ("change", "kind", "said"),
     [
         (lambda given: given, None, ""),
-        (lambda given: {"epsilon": 1e-3, **given}, "defaults", "computes something else"),
-        (lambda given: {"is_training": False, **given}, "defaults", "computes something else"),
-        (lambda given: given if "epsilon" in given else {}, "defaults", "fails, unlike"),
+        (lambda given: {"epsilon": 1e-3, **given}, "defaults",
+         "without attr epsilon computes something else than one with epsilon=0.0001"),
+        (lambda given: {"is_training": False, **given}, "defaults",
+         "without attr is_training computes something else than one with is_training=True"),
+        (lambda given: given if "epsilon" in given else {}, "defaults",
+         "without attr epsilon fails, unlike one with epsilon=0.0001, which is the"),
     ],
-)
+)  # fmt: skip
 def test_a_call_without_the_optional_attrs_is_compared(change, kind, said):
     """Where OpDefs are equal: what Python, or a kernel, makes of an attr that is not given."""
     tf = pytest.importorskip("tensorflow")
@@ -210,14 +222,16 @@ def test_wrong_third_party_op_fails_and_replays(library, tmp_path):
     flags = (f"--mapping={file}", f"--html={page}", "--cases=8")
     result = _run(f"--library={library}", *flags)
     assert result.returncode == 1, result.stdout + result.stderr
-    assert "x_backprop" in result.stdout
-    said = "contract of VendorBnGradWrongSign: attr eps has another default than epsilon"
+    # By the library's names, of outputs as well.
+    assert "values of dx: " in result.stdout and "x_backprop" not in result.stdout
+    said = "contract of VendorBnGradWrongSign: attr eps has the default 0.001, epsilon of "
+    said += "FusedBatchNormGradV2 has 0.0001"
     assert f"FAIL ({said})" in result.stdout and said in page.read_text()
-    assert re.search(r"[1-9] of \d+ cases failed, 7 differences of contracts", result.stdout)
+    assert re.search(r"[1-9] of \d+ cases failed, 6 differences of contracts", result.stdout)
     replay = re.search(r"replay: python -m tf_bn_ops conformance (.*)", result.stdout)
     again = _run(*shlex.split(replay.group(1)))
     assert again.returncode == 1, again.stdout + again.stderr
-    assert "x_backprop" in again.stdout
+    assert "candidate dx: " in again.stdout
     # What --repro prints last is a program that shows the fault with the library alone.
     program = again.stdout[again.stdout.index('"""VendorBn') :]
     program = program[: program.index("sys.exit(1 if failed else 0)") + 29]
@@ -227,6 +241,32 @@ def test_wrong_third_party_op_fails_and_replays(library, tmp_path):
         done = subprocess.run([sys.executable, file], capture_output=True, text=True, cwd=tmp_path)
         assert done.returncode == status, done.stdout + done.stderr
         assert ("dx[" in done.stdout) == bool(status)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("op", "status"), [("PlainBn", 0), ("SumsByArrivalBn", 1)])
+def test_an_order_of_sums_by_arrival_shows_in_a_large_call(library, op, status):
+    flags = (f"--map={op}=FusedBatchNormV2", "--dtypes=float32", "--modes=training", "--shrink=0")
+    result = command.run(f"--library={library}", *flags, "--kinds=random", "--cases=70")
+    assert result.returncode == status, result.stdout + result.stderr
+    assert ("and threads1: y in " in result.stdout) == bool(status)
+
+
+@pytest.mark.long
+def test_an_op_that_changes_its_input_is_told_so_and_nothing_else(library, tmp_path):
+    """Of which every other execution mode is only a consequence."""
+    flags = ("--map=CentersItsInputBnGrad=FusedBatchNormGradV2", "--dtypes=float32", "--cases=12")
+    result = _run(f"--library={library}", *flags, f"--json={tmp_path / 'run.json'}")
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "changed-input: has changed its input x" in result.stdout
+    assert "bits differ" not in result.stdout
+    cases = json.loads((tmp_path / "run.json").read_text())["cases"]
+    assert {case["verdict"] for case in cases} == {"passed", "changed-input"}
+    ((case, program),) = ((c["case"], c["script"]) for c in cases if c["script"])
+    assert program.count("base64") == 0, case  # It is reduced.
+    (tmp_path / "program.py").write_text(program)
+    done = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "the input x has been changed\nwrong\n")
 
 
 @pytest.mark.long
@@ -264,6 +304,15 @@ def test_devices_of_a_file_are_asked_for_and_must_be_there(tmp_path):
         worker.close()
 
 
+def test_references_are_asked_where_that_is_cheap():
+    """They find no fault of the candidate, and most of the time went to large cases."""
+    asked = references([OPS["FusedBatchNormGradV2"]])
+    cases = [generate.parse(CASE.format("normal").replace("3x2x2x4", s)) for s in SHAPES]
+    assert [[r.supports(case) for case in cases] for r in asked] == [[True, False]] * 2
+    assert all(own().supports(case) for case in cases)
+
+
+SHAPES = ("3x2x2x4", "64x64x64x4")
 CASE = "FusedBatchNormGradV2,float32,NHWC,3x2x2x4,training,{},batch,eps=0.25,eager,seed=1"
 
 

@@ -67,7 +67,7 @@ SMALLEST = {
     numpy_kernels.NeighboursScale: (2, 0),
     numpy_kernels.MissedVectorTail: (9, 0),  # It shows from 9 channels on alone.
     numpy_kernels.TruncatedInsteadOfRounded: (2, 1),  # In one type alone.
-    numpy_kernels.NanSwallowed: (1, 0),
+    numpy_kernels.NanSwallowed: (1, 1),  # An infinity makes one.
 }
 
 

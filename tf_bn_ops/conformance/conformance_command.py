@@ -5,20 +5,24 @@ usage: python -m tf_bn_ops conformance [flags]
        python -m tf_bn_ops conformance merge FILE.json [--json --junit --html]
 
 Exit status: 0 all cases passed, 1 a case failed, 2 wrong usage, a missing part, or a report that
-cannot be written.
+cannot be written, 130 ended by SIGINT or SIGTERM before a case failed; what was judged is reported.
 docs/conformance.md explains the report.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import hashlib
+import math
 import pathlib
 import platform
 import shlex
+import signal
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +58,19 @@ from tf_bn_ops.harness.processes import WorkerError
 _SHARE = 10
 
 
+@contextlib.contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Within it, SIGTERM raises KeyboardInterrupt, as SIGINT does: CI systems send it first."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 class _Run:
     """One run, from its flags to its record."""
 
@@ -62,8 +79,10 @@ class _Run:
         self._console, self._argv = console, argv
         self._saves_rstd = False  # By which convention training is judged.
         self._entries = flags.mapped_ops()
-        self._kinds = flags.kinds()
+        self._count = flags.cases(self._entries)
+        self._kinds = flags.kinds(self._count)
         self._candidate = flags.candidate(self._entries)
+        self._doing, self._is_interrupted = "the processes start", False
         self._repro = None
         if _FLAGS.repro is not None:
             self._repro = generate.parse(_FLAGS.repro)
@@ -94,9 +113,18 @@ class _Run:
 
     def run(self) -> int:
         """Runs the cases, prints and writes the reports; returns the exit status."""
-        self._started = started = time.monotonic()
+        self._started = time.monotonic()
         if note := builtin.switch_note():
             terminal.say(self._console, note)
+        with _terminated_as_interrupted(), terminal.heartbeat(self._console, self._progress):
+            record = self._record()
+        return merge.report(self._console, record, _FLAGS)
+
+    def _progress(self) -> str:
+        return f"conformance: {self._doing}, {time.monotonic() - self._started:.0f} s"
+
+    def _record(self) -> record_lib.Record:
+        """Runs the cases; the record."""
         self._workers = [self._worker(self._candidate)]
         try:
             self._judge_contract()
@@ -112,21 +140,22 @@ class _Run:
             for worker in self._workers:
                 worker.expect({mode for case in cases for mode in case.execution_modes})
             found = self._judge(cases)
-            self._add_programs(found)
-            record = record_lib.check(
+            return record_lib.check(
                 {
                     **self._circumstances(facts),
-                    "seconds": round(time.monotonic() - started, 3),
+                    "seconds": round(time.monotonic() - self._started, 3),
                     "total": len(cases),
                     "divergences": record_lib.of_divergences(self._settings.known),
                     "coverage": self._coverage(cases[: len(found)]),
                     "cases": found,
                 }
             )
-            return merge.report(self._console, record, _FLAGS)
+        except KeyboardInterrupt:
+            self._is_interrupted = True
+            raise
         finally:
             for worker in self._workers:
-                worker.close()
+                worker.close(at_once=self._is_interrupted)
 
     def _worker(self, implementation: implementations.Implementation) -> workers.Worker:
         # In the default run references are compared only where that needs no further process.
@@ -136,7 +165,9 @@ class _Run:
     def _start_references(self) -> list[workers.Worker]:
         ops = {self._repro.op} if self._repro else {op for op, *_ in self._combos}
         judged = [spec.OPS[op] for op in ops]
-        return [self._worker(i) for i in implementations.references(judged, self._entries)]
+        most = {"most_elements": math.inf} if self._repro else {}
+        found = implementations.references(judged, self._entries, **most)
+        return [self._worker(reference) for reference in found]
 
     def _judge_contract(self) -> None:
         """Prints how the contracts of a library's ops differ, before any case runs, and leaves out
@@ -196,7 +227,7 @@ class _Run:
 
     def _cases(self, facts: Mapping[str, Any]) -> list[Case]:
         """All cases of the run."""
-        names, seed, count = flags.execution_modes(), _FLAGS.seed, _FLAGS.cases
+        names, seed, count = flags.execution_modes(), _FLAGS.seed, self._count
         kinds = self._kinds
         if self._repro:
             return [self._repro]
@@ -216,21 +247,33 @@ class _Run:
         ]
 
     def _judge(self, cases: Sequence[Case]) -> list[record_lib.CaseRecord]:
-        """Runs and judges cases; their entries of the record."""
-        found = []
+        """Runs and judges cases until they end, or a signal comes; their entries of the record."""
+        found: list[record_lib.CaseRecord] = []
+        try:
+            self._judge_each(cases, found)
+            self._add_programs(found)
+        except KeyboardInterrupt:  # What was judged until then is reported.
+            self._is_interrupted = True
+        return found
+
+    def _judge_each(self, cases: Sequence[Case], found: list[record_lib.CaseRecord]) -> None:
+        """Adds the entry of each case, until they end."""
         results = runner.run(cases, self._fill, self._workers, self._settings)
         shown = rich.progress.track(
             results, "conformance", total=len(cases), console=self._console, transient=True,
             disable=not self._console.is_terminal,
         )  # fmt: skip
+        failed = 0
+        self._doing = f"0 of {len(cases)} cases judged"
         for index, result in enumerate(shown):
             found.append(record_lib.of_result(index, result))
+            failed += bool(result.failures)
+            self._doing = f"{len(found)} of {len(cases)} cases judged, {failed} failed"
             if _FLAGS.repro is not None:
                 terminal.print_details(self._console, result)
             if _FLAGS.x and result.failures:
                 break
         results.close()
-        return found
 
     def _coverage(self, cases: Sequence[Case]) -> list[dict[str, Any]]:
         """The field "coverage" of the record."""
@@ -243,6 +286,7 @@ class _Run:
         # A bad call is small as it is.
         failed = [e for e in found if not e["kind"].startswith(ERROR_PREFIX)]
         for entry in record_lib.first_of_their_kind(failed, _FLAGS.shrink):
+            self._doing = f"a program for {entry['case']} is looked for"
             try:
                 entry["script"] = self._program(entry)
             except Exception as error:  # The record is worth more than a small program.
@@ -270,6 +314,7 @@ class _Run:
             "date": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             "settings": {
                 **{name: _FLAGS[name].value for name in flags.SETTINGS},
+                "cases": self._count,
                 "kinds": None if self._repro else sorted(self._kinds),
                 "selection": {name: list(_FLAGS[name].value) for name in flags.SELECTION},
                 "bounds": flags.profile().name,

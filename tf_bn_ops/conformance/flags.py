@@ -22,8 +22,10 @@ from tf_bn_ops.conformance.models import bounds
 from tf_bn_ops.conformance.reports import merge
 from tf_bn_ops.harness import machine
 
-# Some 12 minutes of processor time; a new op adds cases of its own and takes none from the others.
+# Some 5 minutes of processor time; a new op adds cases of its own and takes none from the others.
 DEFAULT_CASES = generate.cases_with_every_kind(generate.combinations())
+# Of an op of another library: they have every pair of properties (cases/coverage.py).
+CASES_PER_MAPPED_OP = 500
 DEFAULT_SEED = 1
 COMMAND = "python -m tf_bn_ops conformance"
 
@@ -56,7 +58,10 @@ def _string(name: str, default: str | None, text: str) -> None:
     flags.DEFINE_string(name, default, text, flag_values=VALUES)
 
 
-_integer("cases", DEFAULT_CASES, "Number of random cases.")
+_integer(
+    "cases", None,
+    f"Number of random cases; default: {DEFAULT_CASES}, {CASES_PER_MAPPED_OP} for each mapped op.",
+)  # fmt: skip
 _integer("seed", DEFAULT_SEED, "Random cases are drawn from this number.", most=2**63 - 1)
 for _name, _text in (
     ("ops", "Ops to run, for instance V3,V2; default: all."),
@@ -201,11 +206,18 @@ def memory() -> int:
     return int(VALUES.memory * 2**30)
 
 
-def kinds() -> frozenset[str]:
-    """The kinds of cases of the run."""
+def cases(entries: dict[str, OpMapping]) -> int:
+    """The number of random cases of a run, of these mapped ops if there are any."""
+    if VALUES["cases"].present:
+        return int(VALUES.cases)
+    return CASES_PER_MAPPED_OP * len(entries) or DEFAULT_CASES
+
+
+def kinds(count: int) -> frozenset[str]:
+    """The kinds of cases of a run of so many random ones."""
     if VALUES.kinds:
         return frozenset(_chosen("kind of cases", VALUES.kinds, tuple(KINDS)))
-    return frozenset(set(KINDS) - ({FOREIGN_SHAPES} if VALUES.cases < LEAST_WHOLE else set()))
+    return frozenset(set(KINDS) - ({FOREIGN_SHAPES} if count < LEAST_WHOLE else set()))
 
 
 def profile() -> bounds.Profile:

@@ -34,8 +34,11 @@ def run(
         try:
             if waiting is not None:
                 yield _conclude(*waiting, settings)
-        finally:  # Also where nobody asks for more: every answer has to be fetched.
-            answers = {runner.name: runner.collect() for runner in asked}
+        except GeneratorExit:  # Nobody asks for more, but of the workers.
+            for runner in asked:
+                runner.collect()
+            raise
+        answers = {runner.name: runner.collect() for runner in asked}
         waiting = case, inputs, answers
     if waiting is not None:
         yield _conclude(*waiting, settings)
@@ -47,7 +50,8 @@ def _conclude(
     if case.compares_values:
         times = settings.times(case)
         exempt, unwritten = settings.exempt_in(case), _unwritten(case, answers, settings)
-        result = judge(case, inputs, answers, settings.profile, exempt, times, unwritten)
+        named, profile = settings.named(case), settings.profile
+        result = judge(named, inputs, answers, profile, exempt, times, unwritten)
     else:
         names = settings.names(case.spec)
         result = judge_contract(case, answers, names, settings.candidate.drop_in)

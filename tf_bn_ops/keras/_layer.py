@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from tf_bn_ops._ops import Activation
+from tf_bn_ops.generated.bindings import Activation
 from tf_bn_ops.keras._fused_call import Behind, fused_call
 from tf_bn_ops.spec import ACTIVATION_MODES
 

@@ -132,6 +132,28 @@ def test_unaligned_begins_between_two_vectors(dtype):
     assert [address % 64 for address in addresses] == [{"float32": 4}.get(dtype, 2), 4]
 
 
+@pytest.mark.parametrize("mode", ["eager", "slice", "alias"])
+def test_an_input_that_the_op_has_written_to_is_named(mode):
+    """Whatever it returns; of other modes, whose inputs are other ones then, nothing is said."""
+
+    def writes(**arguments):
+        outputs = BUILTIN(**arguments)
+        ctypes.memset(_address(arguments["reserve_space_1"]), 1, 4)
+        return outputs
+
+    case = generate.parse(TEXT.format("float32", f"{mode}+graph"))
+    given = fill(case)
+    asked = request(case, given, None, [mode])
+    answer = worker.Executor(types.SimpleNamespace(FusedBatchNormGradV2=writes))(asked)
+    assert answer.changed == ("reserve_space_1",)
+    other = Answer([np.zeros(1, np.float32)])
+    answer = dataclasses.replace(answer, others={"graph": other})
+    result = judge.judge(case, given, {"candidate": answer}, TEXTBOOK)
+    assert result.failures == []  # The runner adds what departs from the contract.
+    (found,) = result.paths["candidate"].disagreements
+    assert str(found).startswith("changed-input: has changed its input reserve_space_1")
+
+
 def test_alias_is_one_tensor():
     given, answer, _ = _make("alias")
     assert answer.same == ("alias",)

@@ -7,6 +7,9 @@ import functools
 import html.parser
 import itertools
 import json
+import os
+import re
+import signal
 import xml.etree.ElementTree as ET
 
 import command
@@ -16,10 +19,13 @@ import pytest
 
 from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance import conformance_command
+from tf_bn_ops.conformance.cases import coverage, generate
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE
 from tf_bn_ops.conformance.flags import DEFAULT_SEED
+from tf_bn_ops.conformance.models.measure import OutputError
 from tf_bn_ops.conformance.reports import junit, overview, page, record, summary, terminal
 from tf_bn_ops.conformance.verdict import divergences
+from tf_bn_ops.conformance.verdict.result import CaseResult, PathResult
 
 FLAGS = ("--kinds=random", "--ops=V2,V3", "--cases=42", "--candidate=numpy:kernels", "--shrink=1")
 
@@ -121,13 +127,48 @@ class _WrongInOneLayout(_Worker):
 
 def test_a_claim_says_what_its_cases_have_in_common(run):
     _, files, printed = run(*FLAGS, "--cases=80", worker=_WrongInOneLayout)
-    assert "in common: layout NHWC, mode frozen (" in printed.replace(
-        "op FusedBatchNormGradV3, ", ""
-    )
+    assert "in common: layout NHWC, mode frozen (" in printed
     (claim,) = overview.claims(record.load(files["json"]))
-    assert (claim.name, claim.common["layout"]) == ("values of scale_backprop", "NHWC")
-    assert claim.count <= claim.alike < 80
+    assert claim.name == "values of scale_backprop" and claim.count == claim.alike < 80
     assert claim.text.replace(">", "&gt;") in files["html"].read_text()
+
+
+# What is said, numbers of sizes aside -> whether a case fails, and the size from which on it does.
+CAUSES = {
+    "layout with channels first, inner % 4 > 0": (
+        lambda case, channels, inner, rows: case.layout in ("NCHW", "NCDHW") and inner % 4, 0,
+    ),
+    "layout NCHW, channels of # and more (not of #)": (
+        lambda case, channels, inner, rows: case.layout == "NCHW" and channels > 4096, 4097,
+    ),
+    "mode training, type of 16 bits, rows of # and more (not of #)": (
+        lambda case, channels, inner, rows: (
+            case.dtype in ("half", "bfloat16") and case.is_training and rows > 2048
+        ), 2049,
+    ),
+    "batch of # and less (not of #)": (lambda case, *_: case.shape[0] <= 1, 2),
+    "kind tiny_variance": (lambda case, *_: case.kind == "tiny_variance", 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_the_cause_that_failing_inputs_share_is_found_over_sizes_too(cause):
+    """Of 500 cases of one op, and of a few properties that all failing ones have, the fewest."""
+    fails, least = CAUSES[cause]
+    entries = []
+    combos = generate.combinations(["FusedBatchNormGradV3"])
+    for number, case in enumerate(generate.generate(500, 1, combos)):
+        is_wrong = bool(fails(case, *coverage.sizes(case.shape, case.layout)))
+        path = PathResult(errors={"x_backprop": OutputError(bound=9.0 if is_wrong else 0.5)})
+        found = CaseResult(case, {CANDIDATE: path}, {"x_backprop": True}, ["wrong"] * is_wrong)
+        entries.append(record.of_result(number, found))
+    (claim,) = overview.claims(command.record_of(*entries))
+    said = ", ".join(claim.common)
+    number = re.compile(r"(?<=of )\d+\b(?! bits)")
+    assert number.sub("#", said) == cause
+    ends = sorted(map(int, number.findall(said)))
+    assert not ends or ends[0] < least <= ends[1], said
+    assert claim.count == claim.alike
 
 
 def test_a_run_may_end_with_the_first_failure(run):
@@ -138,6 +179,48 @@ def test_a_run_may_end_with_the_first_failure(run):
     assert f"not covered: {42 - len(read['cases'])} of 42 cases were not run" in printed
     status, files, _ = run(*FLAGS, "-x")
     assert status == 0 and len(record.load(files["json"])["cases"]) == 42
+
+
+def _signalled(base, number):
+    """A worker in whose case number 21 a signal comes."""
+
+    class Signalled(base):
+        left = 20
+
+        def collect(self):
+            if self.name == CANDIDATE:
+                Signalled.left -= 1
+                if Signalled.left < 0:
+                    os.kill(os.getpid(), number)
+            return super().collect()
+
+    return Signalled
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_a_signal_ends_reports_what_was_judged(run, number):
+    before = signal.getsignal(signal.SIGTERM)
+    status, files, printed = run(*FLAGS, worker=_signalled(_Worker, number))
+    read = record.load(files["json"])
+    count = len(read["cases"])
+    assert (status, read["total"]) == (130, 42) and 18 <= count <= 20
+    assert f"conformance INTERRUPTED: 0 of {count} cases failed" in printed
+    assert f"not covered: {42 - count} of 42 cases were not run" in printed
+    assert "conformance interrupted: 0 of" in files["html"].read_text()
+    assert ET.parse(files["junit"]).find(".//error").get("type") == "interrupted"
+    assert run("merge", str(files["json"]), name="again")[0] == 130
+    # A failure is one all the same, and is not reduced: whoever sent the signal does not wait.
+    status, files, printed = run(*FLAGS, worker=_signalled(_Wrong, number))
+    assert status == 1 and "conformance FAILED" in printed
+    assert not any(case["script"] for case in record.load(files["json"])["cases"])
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_how_far_a_run_is_is_said_where_there_is_no_terminal(run, monkeypatch):
+    monkeypatch.setattr(terminal, "HEARTBEAT", 0.01)
+    _, _, printed = run(*FLAGS)
+    said = re.findall(r"conformance: (\d+) of 42 cases judged, 0 failed, \d+ s\n", printed)
+    assert len(set(said)) > 3 and sorted(said, key=int) == said
 
 
 def test_what_is_not_covered_is_said(run, right, tmp_path):

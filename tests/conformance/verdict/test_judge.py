@@ -61,6 +61,22 @@ def test_cases_that_count_as_evidence_fail_what_they_are_evidence_against(name, 
     assert min(of.evidence_against(wrong).values()) > of.share * len(of.filled)
 
 
+@pytest.mark.parametrize("given", ["NaN", "nothing"])
+def test_what_an_empty_tensor_gives_stands_in_the_failure(given):
+    case = generate.parse(
+        "FusedBatchNormGradV2,float32,NHWC,0x2x3x4,training,normal,given,eps=0.1,eager,seed=1"
+    )
+    right = numpy_kernels.answer(numpy_kernels.Kernel, case, fill(case).values)
+    wrong = Answer(error="InvalidArgumentError: x is empty")
+    if given == "NaN":
+        outputs = [right.outputs[0], right.outputs[1] * np.nan, *right.outputs[2:]]
+        wrong = Answer(outputs)
+    result = judge.judge(case, fill(case), {"candidate": wrong}, STRICT)
+    (text,) = result.failures or map(str, result.paths["candidate"].disagreements)
+    assert "(x is empty: sums, and so the gradients of vectors, are 0; " in text
+    assert not judge.judge(case, fill(case), {"candidate": right}, STRICT).failures
+
+
 # ---- First-order gradients -----------------------------------------------------------------------
 
 # The default run, without its few large cases: 4 of 5 of it, in a second or two.
@@ -283,7 +299,8 @@ def _divergence(**changes):
 
 
 def _stale(register):
-    return bool(record.stale({"divergences": record.of_divergences(register)}))
+    run = {"cases": [], "total": 0, "divergences": record.of_divergences(register)}
+    return bool(record.stale(run))
 
 
 def test_listed_divergence_is_no_failure():

@@ -21,9 +21,15 @@ from tf_bn_ops.spec import OpSpec
 # (op, dtype, layout, mode)
 Combination = tuple[str, str, str, str]
 
-# One case of this many is large (see shapes.LARGE_ELEMENTS); the offset keeps short runs quick.
-_LARGE_EVERY = 70
+# One case of this many is large (see shapes.LARGE_ELEMENTS), a prime, so that large ones go round
+# over the combinations, too; the offset keeps short runs quick.
+_LARGE_EVERY = 211
 _LARGE_AT = 33
+# (kind, mode) whose sums are rounded, the elements from which on a kernel may share them out, and
+# the execution mode that then tells whether it adds them up by arrival: one case of each op has it.
+_ORDER_SHOWS = ("normal", spec.MODES[0])
+_SHARED_OUT = 1 << 20
+_ONE_THREAD = "threads1"
 # One of this many is executed in a graph.
 _GRAPH_EVERY = 5
 # Elements of a tensor that a case string may name.
@@ -130,17 +136,22 @@ def generate(
     strides = [s for s in range(1, most + 1) if math.gcd(s, product) == 1]
     stride = strides[int(rng.integers(len(strides)))]
     covered = coverage.of_cases(combos, ())
+    ordered: set[str] = set()
     for i in range(count):
         which = int(order[i % len(combos)])
         of_op = kinds[combos[which][0]]
         kind = of_op[(int(starts[which]) + stride * (i // len(combos))) % len(of_op)]
         case_rng = np.random.default_rng([seed, 1, i])
-        of_case = covered[combos[which][0]]
-        case = _draw(case_rng, combos[which], kind, i % _LARGE_EVERY == _LARGE_AT, of_case)
+        op, *_, mode = combos[which]
+        is_large = i % _LARGE_EVERY == _LARGE_AT or (
+            i > _LARGE_AT and op not in ordered and (kind, mode) == _ORDER_SHOWS
+        )
+        case = _draw(case_rng, combos[which], kind, is_large, covered[op])
+        ordered |= {op} if _shows_order(case) else set()
         if math.prod(case.shape) > largest:
             shape = _smaller(case_rng, case, int(largest))
             case = dataclasses.replace(case, shape=shape)
-        of_case.add(case)
+        covered[op].add(case)
         yield case
 
 
@@ -157,6 +168,13 @@ def _smaller(rng: np.random.Generator, case: Case, largest: int) -> tuple[int, .
         rows = min(rows, max(1, largest // (channels * inner)) * inner)
     rows = -(-rows // inner) * inner
     return shapes.draw_of_levels(rng, case.layout, *((n, n) for n in (channels, inner, rows)))
+
+
+def _shows_order(case: Case) -> bool:
+    """Whether the order shows in which threads that arrive add up what they have: sums are rounded,
+    and large enough for kernels to share them out."""
+    is_large = math.prod(case.shape) >= _SHARED_OUT
+    return is_large and (case.kind, case.mode) == _ORDER_SHOWS
 
 
 def cases_with_every_kind(combos: Sequence[Combination]) -> int:
@@ -214,13 +232,16 @@ def attach(cases: Iterable[Case], seed: int, names: Sequence[str] | None) -> Ite
       names: execution modes that every case gets; None: those of the default run.
     """
     rng = np.random.default_rng([seed, 2])
-    known = EXECUTION_MODES
+    known, ordered = EXECUTION_MODES, set[str]()
     for case in cases:
+        must = case.op not in ordered and _shows_order(case)
+        ordered |= {case.op} if must else set()
         drawn = rng.random(len(known))
         wanted = [
             name
             for (name, mode), chance in zip(known.items(), drawn, strict=True)
             if (name in names if names is not None else chance * mode.every < 1 and mode.every)
+            or (must and names is None and name == _ONE_THREAD)
         ]
         further = [
             name

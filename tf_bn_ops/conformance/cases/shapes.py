@@ -1,4 +1,4 @@
-"""Draws tensor shapes: from empty over one element to tens of megabytes, odd sizes on purpose."""
+"""Draws tensor shapes: from empty over one element to many megabytes, odd sizes on purpose."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _CLASSES = {
     "empty": (4, 0, 0),
     "tiny": (22, 2, 200),
     "small": (34, 200, 20_000),
-    "medium": (16, 20_000, 600_000),
+    "medium": (16, 20_000, 200_000),
     "one_channel": (6, 1, 200_000),
     "prime": (5, 1, 200_000),
     "many_channels": (4, 2_000, 500_000),
     # Blocks and chains of sums have sizes that are powers of two: their last step must be right.
     "power_of_two": (4, 1 << 16, 1 << 18),
 }
-LARGE_ELEMENTS = (2_000_000, 12_000_000)
+LARGE_ELEMENTS = (1_100_000, 4_000_000)
 
 
 def _split(rng: np.random.Generator, product: int, parts: int) -> list[int]:
@@ -169,7 +169,7 @@ def draw(
     Args:
       rng: where chance comes from.
       layout: one of spec.LAYOUTS.
-      large: tens of megabytes instead of a random class.
+      large: some megabytes instead of a random class.
       power_of_two_rows: make N*D*H*W a power of two of at most 1024.
       min_channels: no empty shape has fewer.
     """

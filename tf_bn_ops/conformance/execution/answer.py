@@ -19,6 +19,7 @@ class Answer:
       others: further execution modes of the case -> their answers, where they differ bitwise.
       same: the further execution modes whose answers are bitwise identical.
       unsupported: further execution modes that do not apply -> why.
+      changed: the inputs, by name, that the op has written to, in any of its modes.
       unwritten: output, by number -> which of its elements were never written.
     """
 
@@ -28,6 +29,7 @@ class Answer:
     others: Mapping[str, Answer] = dataclasses.field(default_factory=dict)
     same: tuple[str, ...] = ()
     unsupported: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    changed: tuple[str, ...] = ()
     unwritten: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
 
@@ -35,6 +37,7 @@ def combined(answers: Mapping[str, Answer]) -> Answer:
     """The first of the answers by execution mode, with what the others are to it."""
     first, *further = answers.values()
     same, others, unsupported = [*first.same], {**first.others}, {**first.unsupported}
+    changed = dict.fromkeys(name for answer in answers.values() for name in answer.changed)
     for mode, answer in zip([*answers][1:], further, strict=True):
         if answer.unsupported:
             unsupported |= answer.unsupported
@@ -42,7 +45,9 @@ def combined(answers: Mapping[str, Answer]) -> Answer:
             same.append(mode)
         else:
             others[mode] = answer
-    return dataclasses.replace(first, others=others, same=tuple(same), unsupported=unsupported)
+    return dataclasses.replace(
+        first, others=others, same=tuple(same), unsupported=unsupported, changed=tuple(changed)
+    )
 
 
 def _is_same(a: Answer, b: Answer) -> bool:

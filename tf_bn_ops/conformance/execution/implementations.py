@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,6 +21,9 @@ from tf_bn_ops.spec import OpSpec
 CANDIDATE = "candidate"
 # Whose errors are the documented ones.
 DOCUMENTED = "eigen"
+# Elements of a case up to which references are asked as well: they find no fault of the candidate,
+# and what is larger takes most of a run's time.
+_MOST_OF_REFERENCES = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +40,7 @@ class Implementation:
       drop_in: it claims to replace the built-in in every detail, the texts of errors among them.
       exempt: execution modes that are exempt from the bitwise check.
       cannot: execution modes that it is not run in -> why.
+      most_elements: of the cases that it is asked.
     """
 
     name: str
@@ -47,9 +52,12 @@ class Implementation:
     drop_in: bool = False
     exempt: frozenset[str] = OTHER_KERNELS
     cannot: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    most_elements: float = math.inf
 
     def supports(self, case: Case) -> bool:
-        """Whether it has the op of a case; references have those of TensorFlow."""
+        """Whether it answers a case: references have the ops of TensorFlow."""
+        if math.prod(case.shape) > self.most_elements:
+            return False
         if self.mapped is not None:
             entry = self.mapping_of(case.spec)
             return entry is not None and entry.claims(case.dtype, case.layout, case.mode)
@@ -120,13 +128,18 @@ def on_device(device: str, plugin: str | None) -> Implementation:
 
 
 def references(
-    ops: Sequence[OpSpec], entries: Mapping[str, OpMapping] | None = None
+    ops: Sequence[OpSpec],
+    entries: Mapping[str, OpMapping] | None = None,
+    most_elements: float = _MOST_OF_REFERENCES,
 ) -> list[Implementation]:
     """The references for some ops, on the devices that mapped ops ask for."""
     placed = {op: e.reference_device for op, e in (entries or {}).items() if e.reference_device}
     if not any(op.builtin for op in ops):
         return []
-    return [dataclasses.replace(builtin(path, path), devices=placed) for path in PATHS]
+    return [
+        dataclasses.replace(builtin(path, path), devices=placed, most_elements=most_elements)
+        for path in PATHS
+    ]
 
 
 def request(

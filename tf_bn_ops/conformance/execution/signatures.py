@@ -119,12 +119,28 @@ def judge(mapped: OpMapping, theirs: Op, ours: Op) -> Differences:
     found += [("shapes", said)] if said else []
     defaults = {n: _value(n, value) for n, value in op.attrs.items()}
     required = {n: defaults[n] for n, v in op.attrs.items() if v is spec.op_spec.REQUIRED}
-    explicit, without = theirs.values(defaults), theirs.values(required)
-    if explicit is not None and (without is None or not identical(explicit, without)):
-        how = "fails" if without is None else "computes something else"
-        text = f"a call without the optional attrs {how} than one with those of {like}"
-        found.append(("defaults", text.replace("fails than", "fails, unlike")))
+    explicit = theirs.values(defaults)
+    if explicit is None:
+        return found
+    for name in sorted(set(defaults) - set(required)):
+        attr, value = mapped.attrs.get(name, name), defaults[name]
+        without = theirs.values({n: v for n, v in defaults.items() if n != name})
+        is_said = any(text.startswith(f"attr {attr} has the default ") for _, text in found)
+        if not is_said and (without is None or not identical(explicit, without)):
+            how = "fails, unlike" if without is None else "computes something else than"
+            text = f"a call without attr {attr} {how} one with {attr}={value!r}, which is the "
+            found.append(("defaults", text + f"default of {name} of {like}"))
     return found
+
+
+def _default(attr: Any) -> str:
+    """The default of an attr of an OpDef, for people."""
+    value = attr.default_value
+    kind = value.WhichOneof("value")
+    if kind is None:
+        return "none"
+    its = getattr(value, kind)
+    return repr(its.decode()) if kind == "s" else f"{its:.7g}" if kind == "f" else str(its)
 
 
 def differences(mapped: OpMapping, theirs: Any, ours: Any) -> Differences:
@@ -218,7 +234,9 @@ def _compare_attrs(mapped: OpMapping, theirs: Any, ours: Any, found: Differences
             found.append((FATAL, text))
             continue
         if a.default_value != b.default_value:
-            found.append(("defaults", f"attr {b.name} has another default than {name}"))
+            its, right = (_default(c) for c in (b, a))
+            text = f"attr {b.name} has the default {its}, {name} of {ours.name} has {right}"
+            found.append(("defaults", text))
         values, has = ([v.decode() for v in c.allowed_values.list.s] for c in (a, b))
         claimed = [v for v in values if name != "data_format" or v in layouts]
         if no := [v for v in claimed if has and v not in has]:

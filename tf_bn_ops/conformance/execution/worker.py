@@ -12,6 +12,7 @@ device and before (requests that the mode `history` makes first).
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import re
 import sys
@@ -63,6 +64,7 @@ class Executor:
         self._ops = ops
         self._graphs: dict[tuple, Any] = {}
         self._is_on_host = True
+        self._changed: dict[str, None] = {}  # The inputs that the op has written to; it is a set.
 
     def facts(self) -> dict[str, Any]:
         has = [name for name in spec.OPS if hasattr(self._ops, name)]
@@ -121,9 +123,11 @@ class Executor:
         return {**request, "inputs": {**inputs, **own}}
 
     def _attempt(self, mode: str, request: dict[str, Any]) -> Answer:
+        self._changed = {}
         try:
             given = getattr(self, "_" + mode)(request)
-            return given if isinstance(given, Answer) else Answer(given)
+            answer = given if isinstance(given, Answer) else Answer(given)
+            return dataclasses.replace(answer, changed=tuple(self._changed))
         except _UnsupportedError as error:
             return Answer(error=f"unsupported: {error}", unsupported={mode: str(error)})
         except Exception as error:  # An op may raise anything; it is the answer.
@@ -149,27 +153,40 @@ class Executor:
         lists = [output if isinstance(output, (list, tuple)) else [output] for output in outputs]
         return [tensor for tensors in lists for tensor in tensors]
 
-    def _outputs(self, request: dict[str, Any], outputs: Any) -> list[np.ndarray]:
+    def _outputs(
+        self, request: dict[str, Any], outputs: Any, tensors: dict[str, Any] | None = None
+    ) -> list[np.ndarray]:
+        """The outputs of a call as arrays; notes which of its inputs, `tensors`, it has changed."""
         found = self._in_order(request, outputs)
         devices.check_place(request.get("device"), found)
-        return [output.numpy() for output in found]
+        arrays = [output.numpy() for output in found]
+        for name, tensor in (tensors or {}).items():
+            given = request["inputs"][name]
+            now = np.asarray(tensor.numpy(), given.dtype)
+            if not np.array_equal(_bytes(given), _bytes(now)):
+                self._changed[name] = None
+        return arrays
+
+    def _called(self, request: dict[str, Any], tensors: dict[str, Any]) -> list[np.ndarray]:
+        """The outputs of a call on these inputs."""
+        return self._outputs(request, self._call(request, tensors), tensors)
 
     # One method per execution mode that makes a call of its own: the outputs, or the answer.
 
     def _eager(self, request: dict[str, Any]) -> list[np.ndarray]:
-        return self._outputs(request, self._call(request, self._constants(request)))
+        return self._called(request, self._constants(request))
 
     def _graph(self, request: dict[str, Any]) -> list[np.ndarray]:
         """With a function of tensors of any shape, so that shapes do not trace anew."""
         tensors = self._constants(request)
-        return self._outputs(request, self._function(request, tensors)(*tensors.values()))
+        return self._outputs(request, self._function(request, tensors)(*tensors.values()), tensors)
 
     def _temporary(self, request: dict[str, Any]) -> list[np.ndarray]:
         """DeepCopy gives every input a buffer that dies with the op, which may write into it."""
         tensors = self._constants(request)
         copy = self._tf.raw_ops.DeepCopy
         function = self._function(request, tensors, lambda tensor: copy(x=tensor))
-        return self._outputs(request, function(*tensors.values()))
+        return self._outputs(request, function(*tensors.values()), tensors)
 
     def _constant(self, request: dict[str, Any]) -> list[np.ndarray]:
         function = self._tf.function(lambda: self._call(request, self._constants(request)))
@@ -187,7 +204,7 @@ class Executor:
             if any(words in error.message for words in _NOT_COMPILED):
                 raise _UnsupportedError("no kernel that XLA compiles") from error
             raise
-        return self._outputs(request, outputs)
+        return self._outputs(request, outputs, tensors)
 
     def _alias(self, request: dict[str, Any]) -> list[np.ndarray]:
         """Inputs that are bitwise identical, a gradient and x, become one tensor."""
@@ -199,7 +216,7 @@ class Executor:
                 if value.ndim > 1 and identical([value], [request["inputs"][other]])
             ]
             tensors[name] = same[0] if same else self._tf.constant(value)
-        return self._outputs(request, self._call(request, tensors))
+        return self._called(request, tensors)
 
     def _slice(self, request: dict[str, Any]) -> list[np.ndarray]:
         return self._surrounded_call(request, 0)
@@ -212,7 +229,7 @@ class Executor:
             name: self._tensor_at(_surrounded(value, shift))
             for name, value in request["inputs"].items()
         }
-        return self._outputs(request, self._call(request, tensors))
+        return self._called(request, tensors)
 
     def _poison(self, request: dict[str, Any]) -> Answer:
         if why := stateful.why_not_poisonable(self._empty, request):
@@ -273,6 +290,10 @@ class Executor:
             function.get_concrete_function()
             self._graphs[key] = function
         return self._graphs[key]
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def _surrounded(value: np.ndarray, shift: int) -> np.ndarray:

@@ -227,8 +227,10 @@ class Worker:
         self.process.start()
         return how
 
-    def close(self) -> None:
-        """Ends the processes."""
+    def close(self, at_once: bool = False) -> None:
+        """Ends the processes; `at_once`: whatever they do, which may take them seconds."""
         for worker in self._variants.values():
-            worker.close()
+            worker.close(at_once)
+        if at_once:
+            self.process.kill()
         self.process.close()

@@ -63,8 +63,9 @@ def call(*tensors):
     return ops.$function(**$arguments, **attrs)
 
 
+tensors = [tf.constant(value) for value in inputs.values()]
 try:
-    outputs = $call(*[tf.constant(value) for value in inputs.values()])
+    outputs = $call(*tensors)
 except Exception as error:
     sys.exit(f"$op failed: {type(error).__name__}: {error}")
 
@@ -76,6 +77,10 @@ $wrong
 
 
 failed = False
+for name, tensor in zip(inputs, tensors):
+    if tensor.numpy().tobytes() != inputs[name].tobytes():
+        print(f"the input {name} has been changed")
+        failed = True
 
 
 def check(number, name, dtype, largest, value, bound=np.inf, rule=np.uint8(0)):

@@ -54,12 +54,15 @@ class _Search:
         self._candidate.submit(problem.case, problem.inputs)
         answer = self._candidate.collect()
         result = judge(
-            problem.case,
+            self._settings.named(problem.case),
             problem.inputs,
             {CANDIDATE: answer},
             self._settings.profile,
             times=self._settings.times(problem.case),
         )
+        path = result.paths[CANDIDATE]
+        # Another process for each try would take longer than there is.
+        result.failures += [str(d) for d in path.disagreements if d.what != "crash"]
         if self._wrong.isdisjoint(record.wrong(record.of_result(0, result))):
             return False
         self.best = problem

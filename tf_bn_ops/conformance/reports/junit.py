@@ -66,7 +66,7 @@ def _divergences(record: record_lib.Record) -> ET.Element:
             element = ET.SubElement(
                 suite, "testcase", name=entry["name"], classname="known divergences"
             )
-            if record_lib.is_stale(entry):
+            if record_lib.is_stale(record, entry):
                 message = f"stale: none of {entry['covered']} cases showed it"
                 ET.SubElement(element, "failure", type="stale", message=message)
     return _counted(suite)
@@ -83,6 +83,17 @@ def _signatures(record: record_lib.Record) -> ET.Element:
     return _counted(suite)
 
 
+def _end(record: record_lib.Record) -> ET.Element:
+    """A suite with a test that fails where a signal ended the run: fewer tests look right."""
+    suite = ET.Element("testsuite", name="end of the run")
+    if record_lib.verdict(record) == "interrupted":
+        left = record["total"] - len(record["cases"])
+        element = ET.SubElement(suite, "testcase", name="all cases", classname="end of the run")
+        message = f"interrupted: {left} of {record['total']} cases were not run"
+        ET.SubElement(element, "error", type="interrupted", message=message)
+    return _counted(suite)
+
+
 def of_record(record: record_lib.Record) -> str:
     """The XML text."""
     by_suite: dict[str, list[record_lib.CaseRecord]] = {}
@@ -96,6 +107,7 @@ def of_record(record: record_lib.Record) -> str:
         _counted(suite)
     root.append(_divergences(record))
     root.append(_signatures(record))
+    root.append(_end(record))
     for attribute in ("tests", "failures", "errors", "skipped"):
         root.set(attribute, str(sum(int(suite.get(attribute, 0)) for suite in root)))
     ET.indent(root)

@@ -3,7 +3,7 @@
 usage: python -m tf_bn_ops conformance merge FILE.json [--json=PATH --junit=PATH --html=PATH]
 
 Exit status: 0 all cases passed, 1 a case failed, 2 the file is no record of a run, or a report
-cannot be written.
+cannot be written, 130 a signal ended the run before a case failed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def report(to: terminal.Console, record: record_lib.Record, values: flags.FlagVa
                 problems.append(str(error))
     if problems:
         raise UsageError("; ".join(problems))
-    return 0 if record_lib.passed(record) else 1
+    return {"passed": 0, "failed": 1, "interrupted": 130}[record_lib.verdict(record)]
 
 
 _FLAGS = flags.FlagValues()

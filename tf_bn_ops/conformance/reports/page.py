@@ -73,7 +73,7 @@ def of_record(record: record_lib.Record) -> str:
         record=record,
         names=record["implementations"],
         summary=summary_lib.Summary.of(record),
-        passed=record_lib.passed(record),
+        verdict=record_lib.verdict(record),
         failures=failures,
         claims=overview.claims(record),
         smallest=overview.smallest(record),

@@ -81,8 +81,8 @@ class CaseRecord(TypedDict):
     verdict: Annotated[
         str,
         f"`{PASSED}`, or why it failed: `{VALUES}` (wrong numbers), `crash`, "
-        f"`error`, `count`, `shape`, `dtype`, `{BITS}` (of two execution modes), `{UNLISTED}` "
-        "(of the built-in), ...",
+        f"`error`, `count`, `shape`, `dtype`, `changed-input`, `{BITS}` (of two execution modes), "
+        f"`{UNLISTED}` (of the built-in), ...",
     ]
     failures: Annotated[list[str], "what is wrong, a sentence each"]
     evidence: Annotated[
@@ -252,11 +252,12 @@ def _rounded(value: float) -> float | None:
     return math.nextafter(1.0, 2.0) if short <= 1 < value else short
 
 
-def _path(path: PathResult, flushed: bool) -> PathRecord:
+def _path(path: PathResult, flushed: bool, result: CaseResult) -> PathRecord:
+    departures = [(*d.what.partition(":"), d.detail) for d in path.disagreements]
     return {
-        "departures": [(d.what, d.detail) for d in path.disagreements],
+        "departures": [(k + c + result.name_of(role), text) for k, c, role, text in departures],
         "outputs": {
-            role: {
+            result.name_of(role): {
                 "ulp": None if flushed else _rounded(e.ulp),
                 "bound": _rounded(e.bound),
                 "worst": None if e.bound <= 1 else e.worst,
@@ -299,10 +300,10 @@ def of_result(index: int, result: CaseResult) -> CaseRecord:
         "kind": case.kind,
         "verdict": _verdict(result),
         "failures": list(result.failures),
-        "evidence": {role: bool(e) for role, e in result.evidence.items()},
+        "evidence": {result.name_of(role): bool(e) for role, e in result.evidence.items()},
         "execution_modes": modes,
         "notes": list(result.notes),
-        "implementations": {name: _path(path, flushed) for name, path in result.paths.items()},
+        "implementations": {name: _path(p, flushed, result) for name, p in result.paths.items()},
         "script": None,
     }
 
@@ -347,9 +348,11 @@ def of_divergences(known: divergences.Register) -> list[dict[str, Any]]:
     ]
 
 
-def is_stale(entry: DivergenceRecord) -> bool:
-    """Whether an entry of the list of divergences is stale."""
-    return bool(not entry["may_hide"] and entry["covered"] and not entry["shown"])
+def is_stale(record: Record, entry: DivergenceRecord) -> bool:
+    """Whether an entry of the list of divergences is stale. A part of a run cannot tell."""
+    if is_cut_short(record) or entry["may_hide"]:
+        return False
+    return bool(entry["covered"] and not entry["shown"])
 
 
 def failed(record: Record) -> list[CaseRecord]:
@@ -359,7 +362,19 @@ def failed(record: Record) -> list[CaseRecord]:
 
 def stale(record: Record) -> list[DivergenceRecord]:
     """The known divergences that no longer are any."""
-    return [entry for entry in record["divergences"] if is_stale(entry)]
+    return [entry for entry in record["divergences"] if is_stale(record, entry)]
+
+
+def is_cut_short(record: Record) -> bool:
+    """Whether cases of a whole run are missing: a signal ended it, or the first failure did."""
+    return len(record["cases"]) < record["total"]
+
+
+def verdict(record: Record) -> str:
+    """Of a run: "passed", "failed", or "interrupted" where nothing failed until a signal came."""
+    if not passed(record):
+        return "failed"
+    return "interrupted" if is_cut_short(record) else "passed"
 
 
 def passed(record: Record) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
 
 import rich.console
 import rich.table
@@ -24,6 +27,9 @@ Console = rich.console.Console
 
 # Columns of the widest table that is printed.
 _TABLE_WIDTH = 176
+
+# Seconds between two lines that say how far a run is.
+HEARTBEAT = 10.0
 
 # Failures printed in full; the others are counted.
 _SHOWN_FAILURES = 20
@@ -58,6 +64,28 @@ def _table(
             cells += [number(row.worst(name, "ulp")), number(row.worst(name, "bound"))]
         table.add_row(*cells, style="red" if row.failed else None)
     return table
+
+
+@contextlib.contextmanager
+def heartbeat(console: Console, progress: Callable[[], str]) -> Iterator[None]:
+    """Within it, `progress` is said on stderr every ten seconds; not where a terminal has a bar."""
+    ended = threading.Event()
+
+    def work() -> None:
+        while not ended.wait(HEARTBEAT):
+            if sys.stderr is not None:
+                with contextlib.suppress(OSError, ValueError):  # Nobody reads it.
+                    print(progress(), file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=work, daemon=True)
+    if not console.is_terminal:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        if thread.ident is not None:
+            thread.join()
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
@@ -127,7 +155,7 @@ def _print_references(console: Console, record: record_lib.Record, total: Row) -
             )
     for entry in record["divergences"]:
         if entry["covered"]:
-            is_stale = record_lib.is_stale(entry)
+            is_stale = record_lib.is_stale(record, entry)
             how = "STALE: never seen" if is_stale else f"seen in {entry['shown']}"
             text = f"known divergence {entry['name']}: {how} of {entry['covered']} cases"
             say(console, text, "red" if is_stale else None)
@@ -136,10 +164,11 @@ def _print_references(console: Console, record: record_lib.Record, total: Row) -
 def _print_result(console: Console, record: record_lib.Record) -> None:
     stale = record_lib.stale(record)
     departures = record_lib.departures(record)
-    passed = record_lib.passed(record)
+    verdict = record_lib.verdict(record)
+    passed, failed = verdict == "passed", len(record_lib.failed(record))
     say(
         console,
-        f"conformance {'passed' if passed else 'FAILED'}: {len(record_lib.failed(record))} of "
+        f"conformance {verdict if passed else verdict.upper()}: {failed} of "
         f"{len(record['cases'])} cases failed"
         f"{f', {len(stale)} stale known divergences' if stale else ''}"
         f"{f', {len(departures)} differences of contracts' if departures else ''}",
@@ -203,10 +232,10 @@ def print_details(console: Console, result: CaseResult) -> None:
         for role, error in path.errors.items():
             say(
                 console,
-                f"  {name} {role}: {number(error.ulp)} ulp, {number(error.bound)} x bound, "
-                f"worst {error.worst}",
+                f"  {name} {result.name_of(role)}: {number(error.ulp)} ulp, "
+                f"{number(error.bound)} x bound, worst {error.worst}",
             )
     for note in result.notes:
         say(console, f"  note: {note}")
-    evidence = ", ".join(r for r, e in result.evidence.items() if e) or "no output"
+    evidence = ", ".join(result.name_of(r) for r, e in result.evidence.items() if e) or "no output"
     say(console, f"  evidence for: {evidence}")

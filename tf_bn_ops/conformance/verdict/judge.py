@@ -108,6 +108,13 @@ def expect(case: Case, inputs: Inputs, profile: bounds.Profile) -> Expectation:
     return Expectation(outputs_of(case, inputs.attrs), parts, exact)
 
 
+# What kernels divide by zero for; docs/own_kernel.md says it, too.
+_OF_EMPTY = (
+    "x is empty: sums, and so the gradients of vectors, are 0; batch_mean and batch_variance of "
+    "training are NaN, the statistics saved for the gradient 0; frozen all four are those given"
+)
+
+
 def structure(outputs: Sequence[Output], answer: Answer) -> list[Disagreement]:
     """How an answer differs from the contract: failures, number of outputs, shapes, dtypes."""
     if answer.crash:
@@ -117,6 +124,9 @@ def structure(outputs: Sequence[Output], answer: Answer) -> list[Disagreement]:
     if len(answer.outputs) != len(outputs):
         return [Disagreement("count", f"{len(answer.outputs)} outputs, not {len(outputs)}")]
     found = []
+    if answer.changed:
+        text = f"has changed its input {' and '.join(answer.changed)}, which other ops may read"
+        found.append(Disagreement("changed-input", text))
     for output, given in zip(outputs, answer.outputs, strict=True):
         shape = given.shape if output.shape is None else output.shape
         for what, has, should in (
@@ -170,6 +180,10 @@ def judge(
                 paths[f"{CANDIDATE}:{mode}"] = other
     expected = expect(case, inputs, profile)
     results = {name: PathResult(structure(expected.outputs, a)) for name, a in paths.items()}
+    for path in results.values() if case.is_empty else ():
+        path.disagreements = [
+            dataclasses.replace(d, detail=f"{d.detail} ({_OF_EMPTY})") for d in path.disagreements
+        ]
     values = {name: _comparable(case, expected, answer) for name, answer in paths.items()}
     for name, roles in (unwritten or {}).items():
         for role in roles:
@@ -182,7 +196,8 @@ def judge(
         for role, error in path.errors.items() if who == CANDIDATE else ():
             if not error.bound <= times.get(role, 1):
                 how = "not exact" if role in exact else f"{error.bound:.3g} times the bound"
-                text = f"{role} {how} {error.worst}"
+                text = f"{result.name_of(role)} {how} {error.worst}"
+                text += f" ({_OF_EMPTY})" if case.is_empty else ""
                 path.wrong_values.append(Disagreement(f"values:{role}", text))
                 result.failures.append(f"{mode and mode + ': '}{text}")
     compare_modes(case, answers, exempt, result, unwritten)
@@ -270,6 +285,8 @@ def compare_modes(
     they had to be; an output that was never written fails it in any mode, but for those that it is
     known not to write (`unwritten`, as in `judge`)."""
     for name, answer in answers.items():
+        if answer.changed and name == CANDIDATE:
+            continue  # Each later call has other inputs.
         for mode in answer.same:
             result.modes[name, mode] = "same"
         for mode, why in answer.unsupported.items():

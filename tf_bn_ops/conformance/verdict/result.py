@@ -16,8 +16,8 @@ class Disagreement:
     """A difference from the op's contract.
 
     Attributes:
-      what: "error", "crash", "count", "shape:ROLE", "dtype:ROLE", "values:ROLE"; of malformed calls
-        "accepted", "code", "message" or "crash".
+      what: "error", "crash", "count", "shape:ROLE", "dtype:ROLE", "values:ROLE" or "changed-input";
+        of malformed calls "accepted", "code", "message" or "crash".
       detail: for people.
     """
 
@@ -25,7 +25,8 @@ class Disagreement:
     detail: str
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.detail}"
+        """The detail has the name that an output goes by, which need not be its role."""
+        return f"{self.what.partition(':')[0]}: {self.detail}"
 
 
 @dataclasses.dataclass
@@ -49,6 +50,7 @@ class CaseResult:
     """Everything about one case.
 
     Attributes:
+      case: its outputs have the names that reports call them by.
       paths: implementation -> its result; the candidate is "candidate".
       evidence: output -> whether wrong-on-purpose answers would have failed.
       failures: why the case fails, one sentence each; the runner adds structure.
@@ -62,3 +64,7 @@ class CaseResult:
     failures: list[str] = dataclasses.field(default_factory=list)
     modes: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
+
+    def name_of(self, role: str) -> str:
+        """What reports call an output."""
+        return next((arg.name for arg in self.case.spec.outputs if arg.role == role), role)

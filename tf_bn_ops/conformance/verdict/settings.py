@@ -31,6 +31,19 @@ class Settings:
         entry = self.candidate.mapping_of(case.spec)
         return entry.times_bound(case.dtype) if entry else {}
 
+    def named(self, case: Case) -> Case:
+        """The case with outputs by the names that the candidate's library gives them."""
+        entry = self.candidate.mapping_of(case.spec)
+        if entry is None:
+            return case
+        theirs = entry.outputs
+        outputs = [
+            dataclasses.replace(a, name=theirs.get(a.name, a.name)) for a in case.spec.outputs
+        ]
+        return dataclasses.replace(
+            case, spec=dataclasses.replace(case.spec, outputs=tuple(outputs))
+        )
+
     def names(self, op: OpSpec) -> list[str]:
         """The names that an op goes by in errors."""
         mapped = self.candidate.mapping_of(op)
