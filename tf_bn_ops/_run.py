@@ -130,8 +130,10 @@ def _reach_children(words: str, report: str) -> None:
     if report:
         os.environ[_startup.REPORT_VARIABLE] = report
     if not _startup.has_hook():
-        inherited = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(_CHILDREN), *filter(None, [inherited])])
+        paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if str(_CHILDREN) not in paths:  # As below another `run`.
+            paths = [str(_CHILDREN), *(paths if any(paths) else [])]
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     if not _environment.is_trusted():
         reach_untrusting_children(words, report)
 

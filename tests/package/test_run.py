@@ -50,12 +50,12 @@ def both(folder: pathlib.Path, *words: str, **how: str) -> list[subprocess.Compl
 
 PROBE = """
 import json, sys
-main = sys.modules["__main__"]
-assert main.__dict__ is globals()
+assert sys.modules["__main__"].__dict__ is globals()
+def function(argument: int): pass
 print(json.dumps([
     sys.argv, sys.path, __name__, globals().get("__file__"), __package__, __doc__,
     getattr(__spec__, "name", None), type(__loader__).__name__, sorted(globals()),
-    __debug__, eval("1 if (lambda: 0).__annotations__ is not None else 0"),
+    function.__annotations__["argument"] is int, function.__module__,
 ]))
 """
 HOW = {
@@ -236,10 +236,6 @@ logging.config.dictConfig({
     "root": {"level": "INFO", "handlers": ["out"]},
 })
 import keras
-try:
-    import tensorflow
-except ImportError:  # As programs do that can do without.
-    pass
 """
 
 
