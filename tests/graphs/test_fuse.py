@@ -691,9 +691,7 @@ def test_refusals_are_logged_by_name(caplog):
 
     with caplog.at_level("INFO", logger="tf_bn_ops"):
         rewrite.fuse(graph_def_of(build))
-    assert caplog.messages == [
-        "fused 1 of 2\n  other/bn, forward: reader reads other/bn too"
-    ]
+    assert caplog.messages == ["fused 1 of 2\n  other/bn, forward: reader reads other/bn too"]
 
 
 # ---- Messages and files --------------------------------------------------------------------------
