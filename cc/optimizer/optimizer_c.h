@@ -14,10 +14,11 @@ extern "C" {
 /* Fuses in a serialized GraphDef and the functions of its library.
    preserved: the names of nodes that must stay, one per line.
    result: the new GraphDef, serialized; NULL if there is an error.
-   report: a line for each place where the pattern was found, with tabs between function, node, "forward" or "backward", why it
-   was refused (empty: it was fused), and the nodes that it was fused with; or
-   the error, NULL if there is no memory for it. Both are freed with tfbn_free.
-   Returns 0, or 1 if there is an error. */
+   report: a line for each place where the pattern was found, with tabs between
+   function, node, "forward" or "backward", why it was refused (empty: it was
+   fused), and the nodes that it was fused with; or the error, NULL if there is
+   no memory for it. Both are freed with tfbn_free. Returns 0, or 1 if there is
+   an error. */
 TFBN_OPTIMIZER_EXPORT int tfbn_fuse_graph(const void* graph, size_t graph_size,
                                           const char* preserved, void** result,
                                           size_t* result_size, char** report);
