@@ -156,14 +156,33 @@ def test_a_step_is_one_op_and_two_assignments():
         assert set(ops) - rest <= {"Placeholder", "Identity", "NoOp"}
 
 
-@pytest.mark.parametrize("shape", [(0, 4, 3, 5), (4, 0, 3, 5), (1, 1, 1, 5)])
-def test_batches_without_elements_or_with_one(shape):
-    x = tf.fill(shape, 3.0)
+def test_batches_of_one_element():
+    x = tf.fill((1, 1, 1, 5), 3.0)
     parent, ours = make_pair(x)
     # Keras does not subtract the mean: with one element its y is beta but for rounding.
     np.testing.assert_allclose(ours(x, training=True), parent(x, training=True), rtol=1e-5)
     for got, want in zip(ours.non_trainable_weights, parent.non_trainable_weights, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 3), (4, 0, 3)])
+@pytest.mark.parametrize("known", [True, False], ids=["known shape", "unknown shape"])
+@pytest.mark.parametrize("path", ["fused", "float64", "synchronized", "masked"])
+def test_an_empty_batch_leaves_the_moving_statistics(path, known, shape):
+    """On every path; Keras' are NaN then. A batch with samples moves them."""
+    config = {"float64": {"dtype": "float64"}, "synchronized": {"synchronized": True}}
+    layer = BatchNormalization(momentum=0.5, **config.get(path, {}))
+    layer.build((None, None, 3))
+
+    def call(x):
+        mask = tf.ones(tf.shape(x)[:-1], tf.bool) if path == "masked" else None
+        return layer(x, training=True, mask=mask)
+
+    call = call if known else tf.function(call, [tf.TensorSpec((None, None, 3))])
+    for x, mean in ((tf.zeros(shape), 0.0), (tf.fill((4, 2, 3), 3.0), 1.5)):
+        assert call(x).shape == x.shape
+        np.testing.assert_allclose(layer.moving_mean, np.full(3, mean), rtol=1e-6)
+    np.testing.assert_allclose(layer.moving_variance, np.full(3, 0.5))
 
 
 def test_inputs_narrower_than_the_compute_type():
@@ -253,3 +272,13 @@ def test_sizes_known_at_run_time_only():
     np.testing.assert_allclose(np.mean(call(x), (0, 1, 2)), np.zeros(3), atol=1e-5)
     ops = [op.type for op in call.get_concrete_function().graph.get_operations()]
     assert "TfBnOps>FusedBatchNormEx" in ops
+
+
+def test_without_state_the_new_statistics_are_returned():
+    layer, x = BatchNormalization(momentum=0.5), np.full((4, 3), 2.0, "float32")
+    layer.build(x.shape)
+    given = [v + 1 for v in layer.trainable_variables], [v + 2 for v in layer.variables[2:]]
+    y, (mean, variance) = layer.stateless_call(*given, x, training=True)
+    np.testing.assert_allclose(y, np.ones((4, 3)))  # beta
+    np.testing.assert_allclose([mean, variance], [[2.0] * 3, [1.5] * 3])
+    np.testing.assert_array_equal(layer.moving_mean, np.zeros(3))

@@ -5,7 +5,6 @@ The layer of this package and the switch for Keras' own layer both call `fused_c
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import numbers
 import sys
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 from tensorflow.python.eager import record
 
 from tf_bn_ops import _loader, _replicas, _report, _sync
@@ -87,16 +87,30 @@ def fused_call(
     behind: Behind = Behind(),  # noqa: B008, which is immutable
 ) -> Any:
     """What `call` of the layer returns: on the fused ops, or by `parent_call` where they differ."""
-    # The forward pass of the step has updated the moving statistics: what its repetition assigns
-    # stays in this scope.
-    is_repeated = training and _is_recomputed()
-    with keras.StatelessScope() if is_repeated else contextlib.nullcontext():
-        return _fused_call(layer, parent_call, inputs, training, mask, behind)
+    call = functools.partial(_fused_call, layer, parent_call, inputs, training, mask, behind)
+    if not (training and layer.trainable) or in_stateless_scope():
+        return call()
+    # What the call assigns is in this scope, on each of its paths, until it is known to be wanted.
+    with keras.StatelessScope() as scope:
+        y = call()
+    if not _is_recomputed():
+        _update(layer, scope, inputs)
+    return y
+
+
+def _update(layer: Any, scope: Any, inputs: Any) -> None:
+    """Assigns the new moving statistics, but those of an empty batch, which Keras has as NaN: the
+    last batch of a data set may leave a replica without a sample."""
+    size = tf.TensorShape(inputs.shape).num_elements()
+    for variable in layer.non_trainable_variables if size != 0 else ():
+        value = scope.get_current_value(variable)
+        if value is not None:
+            variable.assign(value if size else tf.where(tf.size(inputs) > 0, value, variable))
 
 
 def _is_recomputed() -> bool:
-    """Whether `tf.recompute_grad` repeats a forward pass for its gradient; keras.RematScope calls
-    it. It tells the repetition to nobody but by the name of the function that it is in."""
+    """Whether `tf.recompute_grad`, or keras.RematScope by it, repeats a forward pass for the
+    gradient. Only the name of the function that calls says so."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code.co_name != "inner_recompute_grad":
         frame = frame.f_back

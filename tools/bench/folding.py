@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 from bench import networks  # noqa: E402
-from bench.report import Table  # noqa: E402
+from bench.report import Table, _time  # noqa: E402
 from bench.results import percentiles  # noqa: E402
 
 _BATCHES = (1, 16)
@@ -58,7 +58,7 @@ def main(names: Sequence[str]) -> None:
         share = f"{len(report.done)} of {len(report.done) + len(report.kept)}"
         for batch in _BATCHES:
             turns = measured((model, folded), batch)
-            times = (f"{ms:.3g} ms" for ms in np.median(turns, axis=0))
+            times = (_time(1e3 * ms) for ms in np.median(turns, axis=0))
             low, median, high = percentiles(turns[:, 0] / turns[:, 1])
             cells = f"{median:.2f}", f"{low:.2f} {high:.2f}"
             table.rows.append([name, str(batch), share, *times, *cells])
