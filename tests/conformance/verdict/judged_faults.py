@@ -302,7 +302,7 @@ FORMULAS = {
         1 / 6,
     ),
     "behind_activation": Judged(
-        ("FusedBatchNormGradEx",), _BEHIND_ACTIVATION, 260,
+        ("FusedBatchNormGradEx",), _BEHIND_ACTIVATION, 320,
         {"zeros": ("x_backprop", "scale_backprop", "offset_backprop")},
     ),
     "second_order": Judged(
