@@ -327,6 +327,9 @@ def test_callback(when):
 # ---- What is refused -----------------------------------------------------------------------------
 
 
+ENDLESS = tf.data.Dataset.from_tensor_slices(ROWS).batch(9).repeat()
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -334,6 +337,7 @@ def test_callback(when):
         (lambda: update_batch_norm(None, ROWS), TypeError, "takes a model of Keras 3"),
         (lambda: update_batch_norm(Subclassed(), ROWS), ValueError, "has no weights yet"),
         (lambda: update_batch_norm(chain(), ROWS, passes=0), ValueError, "passes is 0"),
+        (lambda: update_batch_norm(chain(), ENDLESS), ValueError, "has no end"),
         (
             lambda: update_batch_norm(chain(), (r for r in ROWS), passes=2),
             *(ValueError, "can be read once"),

@@ -90,6 +90,11 @@ def update_batch_norm(
         raise ValueError(f"passes is {passes!r}, it must be a number from 1 on")
     if passes > 1 and inspect.isgenerator(data):
         raise ValueError("a generator can be read once: pass a Dataset or PyDataset for passes > 1")
+    is_infinite = (
+        isinstance(data, tf.data.Dataset) and data.cardinality() == tf.data.INFINITE_CARDINALITY
+    )
+    if steps is None and is_infinite:
+        raise ValueError("the data set has no end: say how many batches a pass has (steps=)")
     if isinstance(data, tuple):
         data, _, _ = keras.utils.unpack_x_y_sample_weight(data)
 
