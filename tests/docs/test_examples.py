@@ -5,11 +5,12 @@ from __future__ import annotations
 import pathlib
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import forked
 import pytest
-from build_helpers import environment
+from build_helpers import environment, run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -77,6 +78,20 @@ def test_digits_resnet_learns_alike():
     for theirs, ours in rows:
         assert ours == pytest.approx(theirs, rel=0.05)
     assert rows[-1][1] < 0.8 * rows[0][1]
+
+
+def test_the_first_command_prints_what_the_readme_shows():
+    """But for numbers and the instruction set."""
+    command = [sys.executable, "-m", "tf_bn_ops", "run", "--report", "examples/train.py"]
+    told = run(command, ROOT, PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="3")
+    assert (told.returncode, told.stdout) == (0, ""), told.stderr
+    (shown,) = re.findall(r"```text\n(tf_bn_ops .*?)```", (ROOT / "README.md").read_text(), re.S)
+
+    def lines(text: str) -> list[tuple[str, ...]]:
+        words = (re.sub(r"\(\w+\):", "", line).split() for line in text.splitlines())
+        return sorted(tuple(w for w in line if not re.fullmatch(r"[\d.]+", w)) for line in words)
+
+    assert set(lines(shown)) <= set(lines(told.stderr))
 
 
 @pytest.mark.parametrize(("page", "paths"), [("README.md", "default"), ("docs/dropin.md", "other")])
