@@ -167,7 +167,8 @@ template <typename F>
 FormulaEntry MakeEntry(const char* name) {
   FormulaEntry entry = {
       {name, F::kKind, F::kInputs, F::kOutputs, TileColumns<F>(true),
-       TileColumns<F>(false), kHasEarlyOutput<F>},
+       TileColumns<F>(false), kHasEarlyOutput<F>,
+       int{F::kNumReduceInputs} == int{F::kInputs}},
       F::kNumSums,
       F::kNumFrozenSums,
       F::kNumCoefficients,

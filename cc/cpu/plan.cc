@@ -370,11 +370,14 @@ class Planner {
       const int64_t bytes =
           InputBytes(plan_.group_channels * ElementsPerChannel(view_));
       PrefetchNext(plan_.groups, bytes);
-      const bool resident = bytes <= l2;
+      const bool read = request_.formula.sums_all_inputs;
+      const bool resident = read && bytes <= l2;
       plan_.prefetch[1] =
           resident ? PrefetchKind::kNone : PrefetchKind::kFixedDistance;
-      plan_.prefetch_why[1] = {
-          resident ? Reason::kL2Resident : Reason::kExceedsL2, bytes, l2};
+      plan_.prefetch_why[1] = {resident ? Reason::kL2Resident
+                               : read   ? Reason::kExceedsL2
+                                        : Reason::kFirstReadHere,
+                               bytes, l2};
       return;
     }
     PrefetchNext(plan_.tiles_per_block, TileBytes());

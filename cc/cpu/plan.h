@@ -38,6 +38,7 @@ struct FormulaTraits {
   // Columns of a tile whose running sums fit L1 (TileColumns), by mode.
   int64_t training_l1_columns, frozen_l1_columns;
   bool has_early_output;  // That the first pass can store, see formula.h.
+  bool sums_all_inputs;   // The first pass reads them all.
 };
 
 // The buffer of an early output (formula.h).

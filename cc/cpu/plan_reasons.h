@@ -141,6 +141,8 @@ namespace tf_bn_ops {
   X(kL2Resident, "l2_resident",                                                \
     "the first pass left the {found} bytes of inputs in the {limit} bytes of " \
     "L2")                                                                      \
+  X(kFirstReadHere, "first_read_here",                                         \
+    "the first pass does not read the side input")                             \
   X(kExceedsL2, "exceeds_l2",                                                  \
     "{found} bytes of inputs do not fit the {limit} bytes of L2")
 

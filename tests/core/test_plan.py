@@ -88,6 +88,8 @@ DECISIONS: list[tuple[tuple[int, int, int], dict[str, Any], str]] = [
       for view in ((100352, 64, 1), (32, 64, 196)) for formula in ({}, ORDER_2)),
     ((32, 256, 196), {},
      "schedule=channel_groups group_fits_cache, second_prefetch=none l2_resident"),
+    ((32, 256, 196), {"formula": "batch_norm_add"},
+     "schedule=channel_groups group_fits_cache, second_prefetch=fixed_distance first_read_here"),
     ((32, 256, 3136), {"l2_bytes": MIB // 4, "llc_bytes": MIB // 4},
      "schedule=two_passes channel_exceeds_cache"),
     ((100352, 64, 1), {}, "schedule=two_passes channels_last"),

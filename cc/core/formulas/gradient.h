@@ -238,9 +238,9 @@ struct Gradient {
   static TFBN_HD void StoreSums(const Call& args, int64_t c, double /*center*/,
                                 const double (&sums)[kNumSums]) {
     if constexpr (!kTotals) {
-      StoreFromDouble(args.stat_dtype, args.offset_backprop, c, sums[kDySum]);
       StoreFromDouble(args.stat_dtype, args.scale_backprop, c,
                       Rstd(args, c) * sums[kDyXmuSum]);
+      StoreFromDouble(args.stat_dtype, args.offset_backprop, c, sums[kDySum]);
       StoreIfWanted(DType::kFloat64, args.local_sum_dy, c, sums[kDySum]);
       StoreIfWanted(DType::kFloat64, args.local_sum_dy_xmu, c, sums[kDyXmuSum]);
     }

@@ -46,10 +46,13 @@ void ComputeMaskCoefficients(const Call& args, int64_t c0, int64_t c1,
 // Kernels::finish. T is the type of elements where a center is one, or else the
 // type that F is applied in.
 template <typename F, typename T>
-void FinishChannels(const Call& args, int64_t c0, int64_t c1,
+void FinishChannels(const Call& call, int64_t c0, int64_t c1,
                     const ChannelSums& sums, void* coefficients,
                     bool stores_sums) {
   constexpr int64_t kAtOnce = 64;
+  // A copy, which no store of an output can change: what is the same for all
+  // channels is loaded, and computed, once.
+  const Call args = call;
   const CenterArray centers = F::CentersOf(args);
   const bool has_rows = HasRowsOfElements(centers);
   double median[kAtOnce];
@@ -67,14 +70,15 @@ void FinishChannels(const Call& args, int64_t c0, int64_t c1,
     } else if (stores_sums) {
       LoadChannelSums<F::kNumFrozenSums>(sums, c, of_channel);
     }
+    // Stored last, since what both need is computed once while nothing is.
+    typename Compute<T>::Scalar k[F::kNumCoefficients] = {};
+    if (coefficients != nullptr) F::Finish(args, c, center, of_channel, k);
+    if (stores_sums) F::StoreSums(args, c, center, of_channel);
     if (coefficients != nullptr) {
-      typename Compute<T>::Scalar k[F::kNumCoefficients];
-      F::Finish(args, c, center, of_channel, k);
       StoreCoefficients<F>(k, args.is_training ? 0 : F::kFirstFrozenCoefficient,
                            F::kFirstMaskCoefficient, c, args.view.channels,
                            coefficients);
     }
-    if (stores_sums) F::StoreSums(args, c, center, of_channel);
   }
 }
 
