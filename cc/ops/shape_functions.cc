@@ -103,12 +103,10 @@ absl::Status InferShapes(const OpSignature& op, InferenceContext* c) {
         c->set_output(i, c->Scalar());
         break;
       case ArgKind::kOpaque:
-        if (OpCall::KeepsCoefficients(call)) {
-          c->set_output(i,
-                        c->Matrix(kNumForwardCoefficients, c->Dim(vector, 0)));
-          break;
-        }
-        [[fallthrough]];
+        // As of TensorFlow's ops, another shape on each device: a loop's lists
+        // of what its gradient reads keep this shape when ops are rewritten.
+        c->set_output(i, c->UnknownShape());
+        break;
       case ArgKind::kPlaceholder:
         c->set_output(i, c->Vector(0));
         break;

@@ -11,7 +11,7 @@ from google.protobuf import text_format
 from random_graphs import control_flow_v1
 
 import tf_bn_ops
-from tf_bn_ops import rewrite
+from tf_bn_ops import _enable, rewrite
 from tf_bn_ops.rewrite import _expand, rewrite_command
 from tf_bn_ops.spec import OPS
 from tf_bn_ops.spec.ops import BATCH_NORM_GATHER_STATS
@@ -332,6 +332,43 @@ def test_ex_in_a_while_loop_of_a_session():
             results.append(session.run(fetches))
     for want, got in zip(*results, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("way", ["fuse", "unfuse", "to_builtin", "optimizer"])
+@pytest.mark.parametrize("activation", ["Identity", "Relu6"])
+@pytest.mark.parametrize("is_training", [False, True])
+def test_the_gradient_of_a_loop_keeps_any_reserve_space_3(is_training, activation, way):
+    """The loop's lists have its static shape, whichever op is put in place of the one they had."""
+    vectors = [tf.constant([0.5, 1, 1.5])] * 4
+
+    def layer(x):
+        side = tf.cos(x)
+        is_fused = activation != "Identity"
+        y = tf_bn_ops.raw_ops.FusedBatchNormEx(
+            x=x, **dict(zip(("scale", "offset", "mean", "variance"), vectors, strict=True)),
+            side_input=[side] * is_fused, activation_mode=activation, is_training=is_training,
+        ).y  # fmt: skip
+        return tf.sin(y if is_fused else tf.nn.relu6(y + side))
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, layer(x)), (0, x))[1]
+        return y, tape.gradient(y, x, tf.cos(y))
+
+    x = tf.constant(batch())
+    plain = tf.function(step).get_concrete_function(x)
+    want = plain(x)
+    if way == "optimizer":
+        _enable.set_fusion(True)
+        try:
+            got = tf.function(step)(x)
+        finally:
+            _enable.set_fusion(False)
+    else:
+        got = getattr(rewrite, way)(plain)(x)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
 def test_signatures_and_collections_follow_the_outputs_of_ex():
