@@ -354,8 +354,8 @@ endif
 .PHONY: all gpu examples conformance bench test test-all wheel docs lint lint-python \
   lint-types lint-cxx format clean help
 
-all: $(if $(TF_VERSION),$(LIB_DIR)/.built)  ## Build tf_bn_ops/lib (the default); ISAS=all: also for other processors than this one
-$(LIB_DIR)/.built: $(INSTALLED) $(C_HEADERS)
+all: $(if $(TF_VERSION),$(B)/built)  ## Build tf_bn_ops/lib (the default); ISAS=all: also for other processors than this one
+$(B)/built: $(INSTALLED) $(C_HEADERS)
 	$(Q)echo '  BUILT   kernels: $(ISA_NAMES)$(if $(filter native,$(ISAS)), (what this processor runs; ISAS=all builds the others too))'
 	$(Q)touch $@
 
