@@ -9,7 +9,11 @@ Import this module before loading a saved model that holds `tf_bn_ops.keras.Batc
 
 # First: at the end of this import TF_BN_OPS imports modules of this package, and another thread may
 # be there now; neither is to find one that waits for Keras.
-import keras  # noqa: F401
+import keras
+
+from tf_bn_ops import _loader
+
+_loader.check_keras(keras)
 
 from tf_bn_ops.keras._fold import fold_batch_norm, fold_report
 from tf_bn_ops.keras._layer import BatchNormalization

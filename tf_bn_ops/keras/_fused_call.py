@@ -45,7 +45,6 @@ _LAYOUTS = {
 
 _DTYPES = ("float32", "float16", "bfloat16")
 
-_loader.check_keras(keras)
 _PARENT_MOMENTS = keras.layers.BatchNormalization._moments
 
 
