@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -173,7 +174,13 @@ def main(arguments: list[str]) -> int:
     call = caller(tf, flags.emulated)
     failures, worst = 0, {"candidate": 0.0, "builtin": 0.0}
     combos = generate.combinations(ops_of_device(flags.emulated))
-    for case in generate.generate(flags.cases, SEED, combos):
+    # Of odd statistics XLA's operations on a CPU make something else, as in test_every_op.py.
+    cases = (
+        case
+        for case in generate.generate(2 * flags.cases, SEED, combos)
+        if not (flags.emulated and case.kind == "odd_statistics")
+    )
+    for case in itertools.islice(cases, flags.cases):
         wrong, errors = judge_case(tf, case, call, flags.emulated)
         for name, error in errors.items():
             worst[name] = max(worst[name], error)
