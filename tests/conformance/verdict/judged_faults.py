@@ -119,11 +119,12 @@ class Judged:
             # Frozen, the saved variance is what was given.
             if "unbiased" in wrong and not one.case.is_training:
                 continue
-            failures = self.judge(self.faults[wrong], one).failures
-            failed = {failure.split()[0] for failure in failures}
+            result = self.judge(self.faults[wrong], one)
+            failed = {failure.split()[0] for failure in result.failures}
             for role in counted:
                 counted[role] += evidence[role]
-                assert role in failed or not evidence[role], (str(one.case), role)
+                name = result.name_of(role)
+                assert name in failed or not evidence[role], (str(one.case), role)
         return counted
 
 
