@@ -374,7 +374,8 @@ def _concluded(shape, path, role, held):
     candidate = dataclasses.replace(implementations.own(), path=path)
     settings = Settings(STRICT, divergences.Register.load(), candidate)
     result = runner._conclude(one.case, one.inputs, {"candidate": answer(outputs, one)}, settings)
-    return [failure for failure in result.failures if role in failure], result.notes
+    name = result.name_of(role)
+    return [failure for failure in result.failures if name in failure], result.notes
 
 
 @pytest.mark.parametrize(("path", "failures"), [("eigen", 0), ("onednn", 0), ("candidate", 1)])
