@@ -8,7 +8,7 @@ import pytest
 from build_helpers import tool
 
 from tf_bn_ops import _loader
-from tf_bn_ops.harness import c_abi
+from tf_bn_ops.harness import builtin, c_abi
 from tf_bn_ops.harness.problems import FORMULAS_BY_ROLES
 
 NAMES = "against bench_worker libraries networks output_check report results rounds rows"
@@ -84,6 +84,8 @@ def test_every_implementation_is_right(name, call, layout, monkeypatch):
 
     # Once TensorFlow has begun, as in a test before this one, it refuses to change them.
     monkeypatch.setattr(tf.config.threading, "set_intra_op_parallelism_threads", lambda n: None)
+    # A test before this one may have loaded this library's kernels into the process.
+    monkeypatch.setattr(builtin, "check_kernels", lambda: None)
     server = bench_worker.Server(name, 2)
     function = rows.CALLS[call].function
     for mode in ("training", "frozen") if function else ("training",):

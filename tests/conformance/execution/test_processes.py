@@ -86,7 +86,7 @@ def test_other_systems_lack_calls_of_linux(child, monkeypatch, tmp_path):
 SWITCHED_SITE = """
 import tf_bn_ops
 from tf_bn_ops import _loader, _startup
-_startup.call_after_imports({"tensorflow": lambda: {}})
+_startup.call_after_imports({{"tensorflow": lambda: {}}})
 """
 EIGEN, ON_DEVICE = builtin("eigen", "eigen"), on_device("CPU:0", None)
 

@@ -198,8 +198,11 @@ def _signalled(base, number):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_run_that_a_signal_ends_reports_what_was_judged(run, number):
+def test_a_run_that_a_signal_ends_reports_what_was_judged(run, number, request):
     before = signal.getsignal(signal.SIGTERM)
+    # As in a terminal; what starts in the background ignores it.
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, ignored))
     status, files, printed = run(*FLAGS, worker=_signalled(_Worker, number))
     read = record.load(files["json"])
     count = len(read["cases"])
