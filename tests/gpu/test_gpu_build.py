@@ -34,8 +34,8 @@ pytestmark = [
     ),
 ]
 # 4 element types, 2 layouts; the type of statistics is an argument. The 11 formulas with a first
-# pass have 8 of sums, and 15 one that stores; 7 have sums with fixed statistics.
-PASS_KERNELS = 4 * 2 * (8 + 15 + 7)
+# pass have 7 of sums, and 15 one that stores; 7 have sums with fixed statistics.
+PASS_KERNELS = 4 * 2 * (7 + 15 + 7)
 FINISH_KERNELS, GATHER_KERNELS = 2 * 15, 1
 
 
