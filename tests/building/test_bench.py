@@ -74,6 +74,10 @@ def test_a_peer_alone_may_round_before_the_addition(dtype):
     assert "y is" in _wrong(row, chain, precise=True)
 
 
+def in_any_process() -> None:
+    """A test before may have loaded this library's kernels into this one."""
+
+
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
 @pytest.mark.parametrize("call", rows.CALLS)
 @pytest.mark.parametrize("name", ["tf_bn_ops", "tensorflow", "torch"])
@@ -84,8 +88,7 @@ def test_every_implementation_is_right(name, call, layout, monkeypatch):
 
     # Once TensorFlow has begun, as in a test before this one, it refuses to change them.
     monkeypatch.setattr(tf.config.threading, "set_intra_op_parallelism_threads", lambda n: None)
-    # A test before this one may have loaded this library's kernels into the process.
-    monkeypatch.setattr(builtin, "check_kernels", lambda: None)
+    monkeypatch.setattr(builtin, "check_kernels", in_any_process)
     server = bench_worker.Server(name, 2)
     function = rows.CALLS[call].function
     for mode in ("training", "frozen") if function else ("training",):
@@ -368,6 +371,7 @@ def test_a_turn_steps_the_same_network_with_every_variant(monkeypatch):
     model = build("", 8)
     assert networks.activations_behind(model) == {"relu", "behind"}
     monkeypatch.setattr(networks, "build", build)
+    monkeypatch.setattr(builtin, "check_kernels", in_any_process)
     server = networks.Server.__new__(networks.Server)
     server.prepare("", 2, 8)
     assert len(server.turn()) == len(results.VARIANTS)
