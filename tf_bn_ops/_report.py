@@ -374,6 +374,11 @@ _is_child = False
 _ended = 0  # The process that has written its report.
 
 
+def is_started() -> bool:
+    """Whether this process prints or writes a report when it ends."""
+    return bool(_target)
+
+
 def start(target: str) -> None:
     """Has this process print its report to stderr when it ends (`target` is "1"), or write it as
     JSON to a file, see docs/dropin.md; recording begins when TensorFlow has been imported."""

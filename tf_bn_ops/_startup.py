@@ -132,13 +132,16 @@ def _enable_after(
     fail: Callable[[str, set[str]], NoReturn] | None,
 ) -> None:
     """What is left to do at the end of the import of `package`."""
-    from tf_bn_ops import _enable, _loader  # Not above: every process with the variable is here.
+    # Not above: every process with the variable is here.
+    from tf_bn_ops import _enable, _loader, _report
 
     try:
         wanted = {word for word, is_wanted in asked().items() if is_wanted}
     except ValueError as error:
         raise _loader.LibraryError(str(error)) from None
     if not wanted:
+        if _report.is_started():  # This action has replaced the report's own.
+            _report.record()
         return
     if package == "tf_keras":
         if "keras" in wanted and "kernels" not in wanted:

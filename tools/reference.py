@@ -56,7 +56,7 @@ def commands() -> str:
     sections = []
     for name, (module, _) in _COMMANDS.items():
         command = importlib.import_module(module)
-        flags = getattr(command, "_FLAGS", {})  # Those of `run` are in its text.
+        flags = getattr(command, "_FLAGS", {})  # The flags of `run` are in its text.
         table = ["| flag | default | meaning |", "| --- | --- | --- |"] if flags else []
         table += [_flag_row(flags[flag]) for flag in sorted(flags)]
         usage = f"```text\n{(command.__doc__ or '').strip()}\n```"

@@ -43,9 +43,9 @@ struct RecordedCall {
 
 int64_t BytesOf(const Call& call) TFBN_SHARED("call_bytes");
 
-// Adds a call that began at `begin` and ends now. `last`, if any: a kernel's
-// own, whose calls differ in label and shape alone; with those of the call
-// before, a record is found at a tenth of the time.
+// Adds a call that began at `begin` and ends now. `last`, if any, belongs to a
+// kernel, whose calls differ in label and shape alone: a call like the one
+// before finds its record in a tenth of the time that a search takes.
 struct Record;
 void RecordCall(const RecordedCall& call, int64_t begin,
                 std::atomic<Record*>* last) TFBN_SHARED("record_call");

@@ -301,6 +301,19 @@ def test_it_is_printed_to_stderr(ended):
     assert ended(STAY, "0").stderr == ""
 
 
+@pytest.mark.parametrize(("target", "recorded"), [("", False), ("1", True)])
+def test_a_switch_that_is_off_records_nothing_by_itself(repo_root, target, recorded):
+    program = (
+        "import tf_bn_ops, tensorflow, sys; from tf_bn_ops import _report\n"
+        "sys.exit(_report.is_recording)"
+    )
+    environment = build_helpers.environment(
+        PYTHONPATH=str(repo_root), TF_BN_OPS="0", TF_BN_OPS_REPORT=target
+    )
+    ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True)
+    assert ended.returncode == int(recorded), ended.stderr
+
+
 def test_a_program_that_fits_and_evaluates(tmp_path, repo_root):
     (tmp_path / "train.py").write_text(
         """import tensorflow as tf, keras

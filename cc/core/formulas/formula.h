@@ -308,7 +308,7 @@ static TFBN_HD double CenterAt(const CenterArray& centers, int64_t c) {
   return center + KeptAt(centers.kept, kMeanRestRow, c);
 }
 
-// Adds the rests of `n` means from channel `first` on, those of IsKept.
+// Adds the rests that IsKept allows to `n` means from channel `first` on.
 template <typename C>
 static TFBN_HD void AddKept(const KeptStatistics& kept, int64_t first,
                             int64_t n, double* means) {

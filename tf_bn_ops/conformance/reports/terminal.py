@@ -74,7 +74,7 @@ def heartbeat(console: Console, progress: Callable[[], str]) -> Iterator[None]:
     def work() -> None:
         while not ended.wait(HEARTBEAT):
             if sys.stderr is not None:
-                with contextlib.suppress(OSError, ValueError):  # Nobody reads it.
+                with contextlib.suppress(OSError, ValueError):  # Its reader has gone.
                     print(progress(), file=sys.stderr, flush=True)
 
     thread = threading.Thread(target=work, daemon=True)
