@@ -181,11 +181,11 @@ CORE_OBJECTS := $(call objects,core) $(call objects,cpu) $(ISA_OBJECTS)
 C_API_OBJECTS := $(call objects,c_api)
 # Older symbols in the place of this machine's newest, so that older systems load the libraries.
 PORTABLE_OBJECTS := $(call objects,portable)
-OP_CALL_OBJECTS := $(B)/cc/ops/unit.o
-OP_OBJECTS := $(B)/cc/kernels/unit.o $(OP_CALL_OBJECTS)
-OVERRIDE_OBJECTS := $(B)/cc/override/unit.o
-OPTIMIZER_OBJECTS := $(B)/cc/optimizer/unit.o
-XLA_OBJECTS := $(if $(XLA),$(call objects,xla))
+OP_CALL_OBJECTS := $(B)/cc/tf/ops/unit.o
+OP_OBJECTS := $(B)/cc/tf/kernels/unit.o $(OP_CALL_OBJECTS)
+OVERRIDE_OBJECTS := $(B)/cc/tf/override/unit.o
+OPTIMIZER_OBJECTS := $(B)/cc/tf/optimizer/unit.o
+XLA_OBJECTS := $(if $(XLA),$(call objects,tf/xla))
 CLIENT_OBJECTS := $(B)/cc/client/unit.o
 # Each source in these folders is a program.
 EXAMPLE_OBJECTS := $(patsubst %.cc,$(B)/%.o,$(call sources,examples))
@@ -249,12 +249,12 @@ $(filter %/unit.o,$(OBJECTS)): $(B)/%/unit.o: $(B)/compile.txt
 # Without those that are gone since the unit was built, for which there is this empty rule.
 unit_sources = $(wildcard $(filter %.cc,$^))
 cc/%.cc: ;
-OP_CALL_SOURCES := cc/ops/op_call.cc cc/ops/check_shapes.cc
+OP_CALL_SOURCES := cc/tf/ops/op_call.cc cc/tf/ops/check_shapes.cc
 $(OP_CALL_OBJECTS): $(OP_CALL_SOURCES)
-$(B)/cc/kernels/unit.o: $(call sources,cc/kernels) $(filter-out $(OP_CALL_SOURCES),$(call sources,cc/ops)) \
-  $(call sources,cc/ops/generated)
-$(OVERRIDE_OBJECTS): $(call sources,cc/override) cc/kernels/cpu_launch.cc
-$(OPTIMIZER_OBJECTS): $(call sources,cc/optimizer)
+$(B)/cc/tf/kernels/unit.o: $(call sources,cc/tf/kernels) $(filter-out $(OP_CALL_SOURCES),$(call sources,cc/tf/ops)) \
+  $(call sources,cc/tf/ops/generated)
+$(OVERRIDE_OBJECTS): $(call sources,cc/tf/override) cc/tf/kernels/cpu_launch.cc
+$(OPTIMIZER_OBJECTS): $(call sources,cc/tf/optimizer)
 $(CLIENT_OBJECTS): $(call sources,cc/client)
 
 # $(call isa_rule,NAME,FLAGS)

@@ -35,9 +35,9 @@ endif
 # Beside the objects of the CPU build, which knows nothing of them.
 GPU_DIR := $(BUILD_DIR)/gpu/$(KEY)
 gpu_objects = $(patsubst %,$(GPU_DIR)/%.o,$(sort $(wildcard cc/$(1))))
-CUDA_OBJECTS := $(if $(GPU),$(call gpu_objects,cuda/*.cu) $(call gpu_objects,cuda/kernels/*.cu))
-GPU_C_API_OBJECTS := $(if $(GPU),$(call gpu_objects,c_api/cuda/*.cc))
-GPU_OP_OBJECTS := $(if $(GPU),$(call gpu_objects,kernels/gpu/*.cc))
+CUDA_OBJECTS := $(if $(GPU),$(call gpu_objects,gpu/*.cu) $(call gpu_objects,gpu/kernels/*.cu))
+GPU_C_API_OBJECTS := $(if $(GPU),$(call gpu_objects,c_api/gpu/*.cc))
+GPU_OP_OBJECTS := $(if $(GPU),$(call gpu_objects,tf/kernels/gpu/*.cc))
 GPU_OBJECTS := $(CUDA_OBJECTS) $(GPU_C_API_OBJECTS) $(GPU_OP_OBJECTS)
 ifneq ($(TF_VERSION),)
 ifneq ($(GPU),)

@@ -234,7 +234,7 @@ def _composed(
 ) -> tuple[Any, Any, Any]:
     """FusedBatchNormGradGrad of TensorFlow ops; half and bfloat16 are computed in float32.
 
-    The formulas of docs/math.md, in its notation and order, as in cc/xla/hlo_second_order.h.
+    The formulas of docs/math.md, in its notation and order, as in cc/tf/xla/hlo_second_order.h.
     They can be differentiated any number of times.
     """
     element_type, vector_type = inputs[4].dtype, inputs[5].dtype

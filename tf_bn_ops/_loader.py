@@ -531,8 +531,8 @@ def load() -> ModuleType:
 
 @functools.cache
 def optimizer() -> ctypes.CDLL:
-    """The C ABI of libtf_bn_ops_optimizer.so, cc/optimizer/optimizer_c.h, loaded after the ops: the
-    graph optimizer that fuses batch normalization with what follows it. Loading it registers it
+    """The C ABI of libtf_bn_ops_optimizer.so, cc/tf/optimizer/optimizer_c.h, loaded after the ops:
+    the graph optimizer that fuses batch normalization with what follows it. Loading it registers it
     under the name TfBnOpsFusion and changes nothing.
 
     Raises:

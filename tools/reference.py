@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 from tf_bn_ops.__main__ import _COMMANDS  # noqa: E402
 from tf_bn_ops.conformance.reports import record  # noqa: E402
 
-HEADERS = ("cc/c_api/tf_bn_ops_c.h", "cc/c_api/tf_bn_ops_cuda_c.h")
+HEADERS = ("cc/c_api/tf_bn_ops_c.h", "cc/c_api/tf_bn_ops_gpu_c.h")
 COMMENT = r"/\* ((?:(?!\*/).)*) \*/"
 # A comment, and the declarations that follow it up to an empty line.
 DECLARATION = re.compile(

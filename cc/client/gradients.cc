@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "cc/ops/generated/op_signatures.h"
+#include "cc/tf/ops/generated/op_signatures.h"
 #include "tensorflow/cc/framework/grad_op_registry.h"
 #include "tensorflow/cc/framework/scope.h"
 #include "tensorflow/cc/ops/array_ops.h"

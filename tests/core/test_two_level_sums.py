@@ -12,7 +12,7 @@ import re
 import numpy as np
 import pytest
 from builds import ISA_BUILDS
-from test_cuda_emulator import TOOLS, device_calls, device_problems, emulate, emulated_device
+from test_gpu_emulator import TOOLS, device_calls, device_problems, emulate, emulated_device
 
 from tf_bn_ops.conformance.models import bounds
 from tf_bn_ops.harness import c_abi

@@ -1,7 +1,7 @@
 """The tests of the device code notice wrong device code (tests/mutants/device_mutants.toml).
 
 Promised of each mutant: built into the host emulator, it fails one of the tests of every change
-that are named with it, of tests/core/test_cuda_emulator.py or test_two_level_sums.py, and not by
+that are named with it, of tests/core/test_gpu_emulator.py or test_two_level_sums.py, and not by
 failing to compile.
 """
 
@@ -26,7 +26,7 @@ import run as mutants  # noqa: E402
 
 MUTANTS = mutants.load_mutants(FOLDER / "device_mutants.toml", key="tests")
 OPTIONS = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not long and not large and not release"]
-TESTS = [f"tests/core/test_{name}.py" for name in ("cuda_emulator", "two_level_sums")]
+TESTS = [f"tests/core/test_{name}.py" for name in ("gpu_emulator", "two_level_sums")]
 pytestmark = [pytest.mark.long, pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")]
 
 

@@ -119,7 +119,7 @@ def test_default_architectures(repo_root, tmp_path, release, known, compiled):
     result = make(repo_root, "-n", "gpu-core", f"NVCC={nvcc}", f"BUILD_DIR={folder}", python="")
     assert result.returncode == 0, result.stderr
     commands = [line for line in result.stdout.splitlines() if f"'{nvcc}' -ccbin" in line]
-    assert len(commands) == len(list(repo_root.glob("cc/cuda/**/*.cu")))
+    assert len(commands) == len(list(repo_root.glob("cc/gpu/**/*.cu")))
     for command in commands:
         flags = re.findall(r"-gencode arch=compute_(\d+),code=(\w+)", command)
         assert flags == [
@@ -181,14 +181,14 @@ def test_c_abi_errors_without_a_gpu(tree):
     def run_in(count, call):
         memory = np.empty(count // 8 + 1)
         workspace = ctypes.c_void_p(memory.ctypes.data), ctypes.c_int64(count)
-        return said("tfbn_cuda_run", ctypes.byref(call), *workspace, None)
+        return said("tfbn_gpu_run", ctypes.byref(call), *workspace, None)
 
     view = (8, 3, 49)
     unknown = c_abi.Call(c_abi.View(*view), dtype=7)
     sentence = "dtype must be one of the TFBN_ element types"
-    assert said("tfbn_cuda_workspace", ctypes.byref(unknown), ctypes.byref(size)) == sentence
+    assert said("tfbn_gpu_workspace", ctypes.byref(unknown), ctypes.byref(size)) == sentence
     sentence = "call must not be NULL"
-    assert said("tfbn_cuda_run", None, None, ctypes.c_int64(), None) == sentence
+    assert said("tfbn_gpu_run", None, None, ctypes.c_int64(), None) == sentence
     for problem, role in (
         (random_problem(view), "x"),
         (random_forward_problem(view, side_input=True), "side_input"),
@@ -196,8 +196,8 @@ def test_c_abi_errors_without_a_gpu(tree):
         arrays = {**problem.values, **c_abi.new_outputs(problem)}
         addresses = {name: array.ctypes.data for name, array in arrays.items()}
         call = c_abi.call_at(problem, addresses)
-        assert said("tfbn_cuda_workspace", ctypes.byref(call), ctypes.byref(size)) == ""
-        sentence = f"workspace must have the {size.value} bytes that tfbn_cuda_workspace returns"
+        assert said("tfbn_gpu_workspace", ctypes.byref(call), ctypes.byref(size)) == ""
+        sentence = f"workspace must have the {size.value} bytes that tfbn_gpu_workspace returns"
         assert run_in(size.value - 1, call) == sentence
         odd = c_abi.call_at(problem, {**addresses, role: addresses[role] + 2})
         assert run_in(size.value, odd) == f"{role} must be aligned to its element type"
@@ -224,7 +224,7 @@ def test_make_keeps_the_gpu_kernels_until_gpu_is_unset(tree):
     assert info["cuda"] is None
     assert make(tree, "-q").returncode == 0, "make after make GPU= is up to date"
     symbols = run(["nm", "-D", str(tree / "tf_bn_ops" / "lib" / "libtf_bn_ops_core.so")], tree)
-    assert "tfbn_cuda" not in symbols.stdout
+    assert "tfbn_gpu" not in symbols.stdout
 
 
 def test_missing_nvcc_is_an_error(repo_root):

@@ -148,7 +148,7 @@ class OpSpec:
       derived_attrs: attrs of the OpDef that are no arguments.
       extra_statistics_dtypes: those that the OpDef allows and no kernel takes.
       shape_function: the C++ function that infers shapes, TensorFlow's or that of
-        cc/ops/shape_functions.h; empty: shapes follow from the kinds of the arguments.
+        cc/tf/ops/shape_functions.h; empty: shapes follow from the kinds of the arguments.
     """
 
     name: str

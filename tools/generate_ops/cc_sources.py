@@ -47,9 +47,9 @@ def op_defs() -> str:
         "OpDefs. Those of V1 to V3 equal TensorFlow's own in all but name and documentation,"
         " which tf_bn_ops.raw_ops has in full.",
         "\n".join([*lines, "}  // namespace", ""]),
-        "cc/ops/first_copy.h",
-        "cc/ops/generated/op_signatures.h",
-        "cc/ops/shape_functions.h",
+        "cc/tf/ops/first_copy.h",
+        "cc/tf/ops/generated/op_signatures.h",
+        "cc/tf/ops/shape_functions.h",
         "tensorflow/core/framework/op.h",
         is_header=False,
     )
@@ -80,7 +80,7 @@ def signatures() -> str:
     first = {text: name for name, text in reversed(texts.items())}
     values = {name: text if first[text] == name else first[text] for name, text in texts.items()}
     body = "".join(f"inline constexpr OpSignature {k} = {text};\n\n" for k, text in values.items())
-    return _source("Signatures of the ops that have an x.", body, "cc/ops/op_signature.h")
+    return _source("Signatures of the ops that have an x.", body, "cc/tf/ops/op_signature.h")
 
 
 def kernel_list() -> str:
@@ -105,7 +105,7 @@ def kernel_list() -> str:
         " X(op, T(types), constraints). T and constraints are words that the including file"
         " defines: U(type), HOST(output).",
         "\n".join(" \\\n".join([macro, *lines]) + "\n" for macro, lines in macros.items()),
-        "cc/ops/generated/op_signatures.h",
+        "cc/tf/ops/generated/op_signatures.h",
     )
 
 

@@ -15,9 +15,9 @@ FILES = {
     "cc/client/include/tf_bn_ops/generated/op_classes.h": cc_sources.classes,
     "cc/core/generated/layout.h": cc_sources.layout_header,
     "cc/core/generated/roles.h": cc_sources.roles_header,
-    "cc/kernels/generated/kernel_list.h": cc_sources.kernel_list,
-    "cc/ops/generated/op_defs.cc": cc_sources.op_defs,
-    "cc/ops/generated/op_signatures.h": cc_sources.signatures,
+    "cc/tf/kernels/generated/kernel_list.h": cc_sources.kernel_list,
+    "cc/tf/ops/generated/op_defs.cc": cc_sources.op_defs,
+    "cc/tf/ops/generated/op_signatures.h": cc_sources.signatures,
     "tf_bn_ops/generated/bindings.py": python_sources.bindings,
     "tf_bn_ops/generated/raw_op_types.pyi": python_sources.raw_op_types,
 }

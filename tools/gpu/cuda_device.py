@@ -155,7 +155,7 @@ class CudaDevice:
         key = (args.formula, args.outer, args.channels, args.inner, args.dtype)
         if key not in self._workspace:
             size = ctypes.c_int64()
-            self._ask("tfbn_cuda_workspace", ctypes.byref(args), ctypes.byref(size))
+            self._ask("tfbn_gpu_workspace", ctypes.byref(args), ctypes.byref(size))
             address = self.allocate(size.value)
             # NaNs, which spread from partial sums that are read but were not written.
             self.fill(address, 0xFF, size.value)
@@ -166,8 +166,8 @@ class CudaDevice:
         """Enqueues one call."""
         address, size = self.workspace(args)
         workspace = ctypes.c_void_p(address), ctypes.c_int64(size)
-        self._ask("tfbn_cuda_run", ctypes.byref(args), *workspace, None)
+        self._ask("tfbn_gpu_run", ctypes.byref(args), *workspace, None)
 
     def gather_stats(self, args: Any) -> None:
         """Enqueues the combination of statistics."""
-        self._ask("tfbn_cuda_gather_stats", ctypes.byref(args), None)
+        self._ask("tfbn_gpu_gather_stats", ctypes.byref(args), None)

@@ -14,7 +14,7 @@ from tf_bn_ops.conformance.models import formula_models
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.problems import VIEW_ROLES, Problem
 
-# Sizes around every limit of the launch configuration (cc/cuda/launch_config.h): vectors of 2, 4
+# Sizes around every limit of the launch configuration (cc/gpu/launch_config.h): vectors of 2, 4
 # and 8 elements, tiles of 32 vectors, 256 threads, segments of 1024 vectors, four items per thread,
 # fold, few and many channels; and views without elements.
 VIEWS = [

@@ -22,7 +22,7 @@ from tf_bn_ops.spec import DTYPES
 
 View = tuple[int, int, int]
 
-# Of the kernels: kMinElementBytes of cc/cuda/launch_plan.h.
+# Of the kernels: kMinElementBytes of cc/gpu/launch_plan.h.
 KERNEL_DTYPES = {name: dtype for name, dtype in DTYPES.items() if dtype.numpy.itemsize >= 2}
 
 

@@ -43,7 +43,7 @@ _CONFIG = ("grid", "threads_x", "threads_y", "threads_z", "fold", "strides", "it
 def _digest() -> str:
     """Of all that the emulator is compiled from, and how."""
     digest = hashlib.sha256(repr((_SOURCES, _FLAGS)).encode())
-    for folder in ("core", "cuda", "c_api"):
+    for folder in ("core", "gpu", "c_api"):
         for file in sorted(repository.ROOT.glob(f"cc/{folder}/**/*.*")):
             digest.update(str(file.relative_to(repository.ROOT)).encode() + file.read_bytes())
     return digest.hexdigest()
@@ -190,7 +190,7 @@ class EmulatedDevice:
         return self._library.tfbn_emulate_workspace(call)
 
     def launch_config(self, view: tuple[int, int, int], dtype: str) -> dict[str, int]:
-        """The launch configuration of the reduction, see cc/cuda/launch_config.h."""
+        """The launch configuration of the reduction, see cc/gpu/launch_config.h."""
         values = (ctypes.c_int64 * len(_CONFIG))()
         self._library.tfbn_emulate_launch_config(*view, c_abi.DTYPE_CODES[dtype], values)
         return dict(zip(_CONFIG, values, strict=True))

@@ -1,5 +1,5 @@
 // The CUDA kernels on the host, thread by thread: the device code and launch
-// plan of cc/cuda, compiled as plain C++ behind the C ABI's structs. Tests
+// plan of cc/gpu, compiled as plain C++ behind the C ABI's structs. Tests
 // indexing and arithmetic without a GPU, and computes the bits that a GPU must
 // reproduce.
 //
@@ -22,10 +22,10 @@
 #include "cc/c_api/read_call.h"
 #include "cc/c_api/tf_bn_ops_c.h"
 #include "cc/core/formulas/all_formulas.h"
-#include "cc/cuda/device_finish.h"
-#include "cc/cuda/launch_plan.h"
+#include "cc/gpu/device_finish.h"
+#include "cc/gpu/launch_plan.h"
 
-namespace tf_bn_ops::cuda {
+namespace tf_bn_ops::gpu {
 namespace {
 
 // Runs the threads of a phase in a given order: results must not depend on it.
@@ -58,7 +58,7 @@ class EmulatorLauncher {
     const auto shared = std::make_unique<typename P::Shared>();
     ForEachBlock(params.config.GridSize(), [&](EmulatedBlock block) {
       Poison(*shared);
-      cuda::Pass<P>(params, block, shared.get());
+      gpu::Pass<P>(params, block, shared.get());
     });
     return 0;
   }
@@ -67,13 +67,13 @@ class EmulatorLauncher {
     const auto shared = std::make_unique<FinishShared<Formula>>();
     ForEachBlock(FinishGridSize(params), [&](EmulatedBlock block) {
       Poison(*shared);
-      cuda::Finish<Formula, ComputeOf<T>>(params, block, shared.get());
+      gpu::Finish<Formula, ComputeOf<T>>(params, block, shared.get());
     });
     return 0;
   }
   int Gather(const GatherStatsArgs& args) {
     ForEachBlock(GatherGridSize(args),
-                 [&](EmulatedBlock block) { cuda::Gather(args, block); });
+                 [&](EmulatedBlock block) { gpu::Gather(args, block); });
     return 0;
   }
 
@@ -111,9 +111,9 @@ class EmulatorLauncher {
 };
 
 }  // namespace
-}  // namespace tf_bn_ops::cuda
+}  // namespace tf_bn_ops::gpu
 
-namespace cuda = tf_bn_ops::cuda;
+namespace gpu = tf_bn_ops::gpu;
 using tf_bn_ops::DType;
 using tf_bn_ops::View;
 
@@ -121,7 +121,7 @@ extern "C" {
 
 #ifdef TFBN_EMULATED_FORMULA
 
-// As tfbn_cuda_run, of calls of this formula: `seed` other than 0 shuffles
+// As tfbn_gpu_run, of calls of this formula: `seed` other than 0 shuffles
 // threads and blocks; `launches`, if not null, receives the number of kernels.
 TFBN_EXPORT int tfbn_emulate_run(const tfbn_call* call, void* workspace,
                                  uint32_t seed, int32_t* launches, char* error,
@@ -131,11 +131,11 @@ TFBN_EXPORT int tfbn_emulate_run(const tfbn_call* call, void* workspace,
       }) != 0) {
     return 1;
   }
-  cuda::EmulatorLauncher launcher(seed);
+  gpu::EmulatorLauncher launcher(seed);
   const int failed = tf_bn_ops::RunWithCopies(
       tf_bn_ops::Call(*call),
       [&](const tf_bn_ops::Call& computed) {
-        return cuda::LaunchFormula<tf_bn_ops::TFBN_EMULATED_FORMULA>(
+        return gpu::LaunchFormula<tf_bn_ops::TFBN_EMULATED_FORMULA>(
             computed, workspace, launcher);
       },
       [](void* to, const void* from, size_t bytes) {
@@ -160,19 +160,19 @@ TFBN_EXPORT const char* tfbn_emulate_formula(const tfbn_call* call) {
   return nullptr;
 }
 
-// As tfbn_cuda_workspace.
+// As tfbn_gpu_workspace.
 TFBN_EXPORT int64_t tfbn_emulate_workspace(const tfbn_call* call) {
   size_t bytes = 0;
 #define X(unused, F, name)                  \
   if (tf_bn_ops::F::kKind == call->formula) \
     bytes = std::max(                       \
-        bytes, cuda::WorkspaceBytes<tf_bn_ops::F>(call->view, call->dtype));
+        bytes, gpu::WorkspaceBytes<tf_bn_ops::F>(call->view, call->dtype));
   TFBN_FOR_EACH_FORMULA(X, )
 #undef X
   return static_cast<int64_t>(bytes);
 }
 
-// As tfbn_cuda_gather_stats.
+// As tfbn_gpu_gather_stats.
 TFBN_EXPORT int tfbn_emulate_gather_stats(const tfbn_gather_stats* args,
                                           uint32_t seed, char* error,
                                           size_t error_size) {
@@ -181,7 +181,7 @@ TFBN_EXPORT int tfbn_emulate_gather_stats(const tfbn_gather_stats* args,
       }) != 0) {
     return 1;
   }
-  return cuda::EmulatorLauncher(seed).Gather(*args);
+  return gpu::EmulatorLauncher(seed).Gather(*args);
 }
 
 // The launch configuration of the gradient's reduction: grid size, threads_x,
@@ -189,9 +189,9 @@ TFBN_EXPORT int tfbn_emulate_gather_stats(const tfbn_gather_stats* args,
 TFBN_EXPORT void tfbn_emulate_launch_config(int64_t outer, int64_t channels,
                                             int64_t inner, int32_t dtype,
                                             int64_t* out) {
-  const cuda::LaunchConfig c = cuda::ReduceConfig(
-      View{outer, channels, inner}, static_cast<DType>(dtype),
-      tf_bn_ops::BatchNormGradFormula::kNumSums);
+  const gpu::LaunchConfig c =
+      gpu::ReduceConfig(View{outer, channels, inner}, static_cast<DType>(dtype),
+                        tf_bn_ops::BatchNormGradFormula::kNumSums);
   const int64_t values[] = {c.GridSize(), c.threads_x, c.threads_y, c.threads_z,
                             c.fold,       c.strides,   c.items,     c.splits};
   std::copy(std::begin(values), std::end(values), out);

@@ -1,6 +1,6 @@
 """Counts what nvcc's machine code says of the GPU kernels, without a GPU: make gpu-sass.
 
-Compiles cc/cuda/kernels for some architectures and reads the disassembly: the 16-byte loads that a
+Compiles cc/gpu/kernels for some architectures and reads the disassembly: the 16-byte loads that a
 thread has in flight in its loop over items, registers, spills. Prints a line per kernel, fails
 where a kernel has fewer loads in flight than hide the latency of DRAM or spills registers, and with
 --docs writes the summary into docs/gpu.md.
@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ARCHS = ("75", "80", "86", "89", "90")
-# kMinVectorsAhead of cc/cuda/device_pass.h.
+# kMinVectorsAhead of cc/gpu/device_pass.h.
 LEAST_LOADS = 4
 _BEGIN, _END = "<!-- written by make gpu-sass -->", "<!-- end -->"
 _TYPES = {"f": "float32", "d": "float64", "7Float16": "half", "8Bfloat16": "bfloat16"}
@@ -99,7 +99,7 @@ def compile_cubin(nvcc: str, source: pathlib.Path, arch: str, folder: pathlib.Pa
     """A cubin of one source in `folder`, with what ptxas says of it beside; kept if newer than all
     sources."""
     target = folder / f"{source.stem}.sm_{arch}.cubin"
-    newest = max(p.stat().st_mtime for d in ("core", "cuda") for p in ROOT.glob(f"cc/{d}/**/*.*"))
+    newest = max(p.stat().st_mtime for d in ("core", "gpu") for p in ROOT.glob(f"cc/{d}/**/*.*"))
     if not target.exists() or target.stat().st_mtime < newest:
         command = [nvcc, *_flags(), "-I.", "-cubin", f"-arch=sm_{arch}", "-Xptxas=-v"]
         result = subprocess.run(
@@ -223,7 +223,7 @@ def count(archs: Sequence[str], folder: pathlib.Path, nvcc: str, jobs: int = 1) 
     if shutil.which(nvcc) is None:
         raise Skipped(f"there is no {nvcc}")
     folder.mkdir(parents=True, exist_ok=True)
-    sources = sorted(ROOT.glob("cc/cuda/kernels/*.cu"))
+    sources = sorted(ROOT.glob("cc/gpu/kernels/*.cu"))
     wanted = [(source, arch) for arch in archs for source in sources]
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         cubins = list(pool.map(lambda w: compile_cubin(nvcc, w[0], w[1], folder), wanted))

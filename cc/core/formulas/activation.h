@@ -11,7 +11,7 @@
 namespace tf_bn_ops {
 
 // `mask ? a : b`, lane by lane; a function, which XLA's values have too
-// (cc/xla/hlo_value.h).
+// (cc/tf/xla/hlo_value.h).
 template <typename M, typename V>
 static TFBN_HD V Select(M mask, V a, V b) {
   return mask ? a : b;

@@ -1,6 +1,0 @@
-// The CUDA kernels of batch normalization.
-
-#include "cc/core/formulas/all_formulas.h"
-#include "cc/cuda/cuda_launcher.h"
-
-TFBN_FOR_EACH_FORWARD(TFBN_INSTANTIATE_CUDA, )

@@ -1,7 +1,0 @@
-// Registers the CPU kernels of all ops.
-
-#include "cc/kernels/cpu_launch.h"
-
-#define TFBN_KERNEL_DEVICE tensorflow::DEVICE_CPU
-#define TFBN_KERNEL_BACKEND CpuBackend
-#include "cc/kernels/registrations.h"
