@@ -28,7 +28,9 @@ namespace tf_bn_ops {
 template <typename V, bool = std::is_arithmetic_v<V>>
 struct LanesOf {
   using Lane = std::decay_t<decltype(V{}[0])>;
-  using Bits = decltype(V{} < V{});
+  // Unsigned, since the sum of exponents overflows where v is NaN or infinite.
+  typedef std::conditional_t<sizeof(Lane) == 4, uint32_t, uint64_t> Bits
+      __attribute__((vector_size(sizeof(V))));
   static TFBN_HD Lane First(V v) { return v[0]; }
 };
 template <typename V>
