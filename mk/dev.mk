@@ -112,20 +112,19 @@ bazel: $(PYTHON_READY)  ## Build and test with Bazel, which downloads nothing; B
 	  for command in $(BAZEL_COMMANDS); do '$(BAZEL)' $$command $(ARGS) //... || exit; done
 
 # Each version has an environment of its own; a Python of the machine runs the script.
-VERSIONS ?= 2.16 2.17 2.18 2.19 2.20 2.21 2.22
 matrix:  ## Build and test with other TensorFlows: VERSIONS="2.16 2.21" ARGS=--every=8; writes the table of docs/support.md
-	$(Q)$(or $(VENV_PYTHON),python3) tools/matrix.py --versions='$(VERSIONS)' --folder='$(ENVIRONMENTS)' $(ARGS)
+	$(Q)$(or $(VENV_PYTHON),python3) tools/matrix.py $(if $(VERSIONS),--versions='$(VERSIONS)') --folder='$(ENVIRONMENTS)' $(ARGS)
 
 # Where make matrix keeps an environment for each version; wheels are built in them too.
 ENVIRONMENTS ?= $(BUILD_DIR)/matrix
 
-wheels: $(PYTHON_READY)  ## Build the wheel of a release, for all TensorFlows of VERSIONS, into dist/
+wheels: $(PYTHON_READY)  ## Build the wheel of a release, for all TensorFlows, or those of VERSIONS, into dist/
 	$(Q)$(call need,auditwheel)
-	$(Q)'$(PYTHON)' tools/release/wheels.py --versions='$(VERSIONS)' --environments='$(ENVIRONMENTS)' $(ARGS)
+	$(Q)'$(PYTHON)' tools/release/wheels.py $(if $(VERSIONS),--versions='$(VERSIONS)') --environments='$(ENVIRONMENTS)' $(ARGS)
 
 release-check: $(PYTHON_READY)  ## Rehearse a release: wheels, sdist, fresh installs, SBOM, docs, the tests of the release tier; ARGS="--steps='build metadata'"
 	$(Q)$(call need,auditwheel)
-	$(Q)'$(PYTHON)' tools/release/check.py --versions='$(VERSIONS)' --environments='$(ENVIRONMENTS)' $(ARGS)
+	$(Q)'$(PYTHON)' tools/release/check.py $(if $(VERSIONS),--versions='$(VERSIONS)') --environments='$(ENVIRONMENTS)' $(ARGS)
 
 release:  ## Set the version and date the changelog: VERSION=1.2.3
 	$(Q)$(or $(VENV_PYTHON),python3) tools/release/new_version.py '$(VERSION)' $(ARGS)

@@ -13,10 +13,10 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tf_bn_ops import _loader, _report
+from tf_bn_ops import _loader, _report, _version
 
 # Minor versions whose op names, kernel labels and priorities were verified.
-_KNOWN_TENSORFLOW = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21", "2.22")
+_KNOWN_TENSORFLOW = tuple(_version.TENSORFLOWS)
 
 _OPS = (
     *(f"FusedBatchNorm{gradient}{v}" for gradient in ("", "Grad") for v in ("", "V2", "V3")),

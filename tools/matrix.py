@@ -24,6 +24,7 @@ import json
 import os
 import pathlib
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -37,22 +38,10 @@ PAGE = ROOT / "docs" / "support.md"
 BEGIN = "<!-- written by make matrix from docs/versions.json -->"
 END = "<!-- end of what make matrix writes -->"
 
-# TensorFlow -> the oldest and newest Python of its wheels that tf_bn_ops supports too (3.10 on).
-# https://www.tensorflow.org/install/source#tested_build_configurations
-PYTHONS = {
-    "2.16": ((3, 10), (3, 12)),
-    "2.17": ((3, 10), (3, 12)),
-    "2.18": ((3, 10), (3, 12)),
-    "2.19": ((3, 10), (3, 12)),
-    "2.20": ((3, 10), (3, 13)),
-    "2.21": ((3, 10), (3, 13)),
-    "2.22": ((3, 10), (3, 14)),
-}
-# Versions of which there is a candidate only: pip takes it by its full name alone, and tf_keras
-# has none yet, so that its newest release is tried.
-CANDIDATES = {"2.22": "2.22.0rc0"}
+_VERSIONS = runpy.run_path(str(ROOT / "tf_bn_ops" / "_version.py"))
+PYTHONS, CANDIDATES = _VERSIONS["TENSORFLOWS"], _VERSIONS["CANDIDATES"]
 # About as many as the default run of `make conformance` has.
-CASES = 4800
+CASES = 5400
 STEPS = ("build", "supports", "conformance", "test")
 REQUIREMENTS = ("build", "commands", "dev", "lint", "runtime")
 # Those that name a version of TensorFlow.

@@ -20,12 +20,15 @@ import json
 import os
 import platform
 import re
+import runpy
 import shlex
 import sys
 
 OLDEST_PYTHON = (3, 10)
-OLDEST_TENSORFLOW = (2, 16)
-NEWEST_TENSORFLOW = (2, 22)
+VERSIONS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../tf_bn_ops/_version.py")
+TENSORFLOWS = sorted(
+    tuple(map(int, name.split("."))) for name in runpy.run_path(VERSIONS)["TENSORFLOWS"]
+)
 # Set to 1, it lets a build begin with one that is newer than all that were tried.
 UNTRIED_VARIABLE = "TF_BN_OPS_UNTRIED"
 
@@ -43,7 +46,7 @@ class NoTensorFlow(Problem):
 
 
 def supported_versions():
-    return "%d.%d to %d.%d" % (OLDEST_TENSORFLOW + NEWEST_TENSORFLOW)
+    return "%d.%d to %d.%d" % (TENSORFLOWS[0] + TENSORFLOWS[-1])
 
 
 def check_python():
@@ -67,9 +70,9 @@ def check_machine():
 def check_version(version):
     match = re.match(r"(\d+)\.(\d+)", version)
     minor = tuple(map(int, match.groups())) if match else (0, 0)
-    if OLDEST_TENSORFLOW <= minor <= NEWEST_TENSORFLOW:
+    if TENSORFLOWS[0] <= minor <= TENSORFLOWS[-1]:
         return
-    newer = minor > NEWEST_TENSORFLOW
+    newer = minor > TENSORFLOWS[-1]
     if newer and os.environ.get(UNTRIED_VARIABLE) == "1":
         return
     also = ", or try yours with %s=1" % UNTRIED_VARIABLE if newer else ""

@@ -47,6 +47,13 @@ def test_every_tensorflow_is_tested_with_a_python_that_it_has():
     # Every Python of the wheels' is in one of them, and in the classifiers.
     minors = range(oldest[1], newest[1] + 1)
     assert {entry["python"] for entry in entries} == {f"3.{minor}" for minor in minors}
+    # Make installs the newest that is released, into an environment of a Python that it has.
+    released = [version for version in matrix.PYTHONS if version not in matrix.CANDIDATES][-1]
+    for name in ("tensorflow", "without_dependencies"):
+        required = (ROOT / "requirements" / f"{name}.txt").read_text("utf-8")
+        assert set(re.findall(r"==(2\.\d+)\.\*", required)) == {released}
+    script = (ROOT / "tools" / "make_venv.sh").read_text("utf-8")
+    assert f"VENV_NEWEST:-{matrix.PYTHONS[released][1][1]}}}" in script
     listed = re.findall(r"Python :: (3\.\d+)\"", (ROOT / "pyproject.toml").read_text("utf-8"))
     assert listed == [f"3.{minor}" for minor in minors]
 

@@ -18,10 +18,9 @@ from tf_bn_ops.conformance.cases import (
     shapes,
 )
 from tf_bn_ops.conformance.cases.case import STATISTICS
-from tf_bn_ops.conformance.flags import DEFAULT_CASES
 from tf_bn_ops.conformance.models.formula_models import model_of
 
-DEFAULT = list(generate.generate(DEFAULT_CASES, 1))
+DEFAULT = list(generate.generate(None, 1))
 FIRST_ORDER = first_order_cases(1600, 1)
 
 
@@ -72,7 +71,12 @@ def test_bad_names_say_what_is_wrong(text, message):
 
 
 def test_default_run_covers_what_it_should():
-    """Every combination with all kinds, both sources of statistics, both drawn modes."""
+    """Every pair, every combination with all kinds, both sources of statistics, all modes."""
+    of_ops = coverage.of_cases(generate.combinations(), DEFAULT).values()
+    assert sum(len(covered.pairs) for covered in of_ops) > 13_000
+    assert not any(covered.missing for covered in of_ops)
+    drawn = {mode for c in generate.attach(DEFAULT, 1, None) for mode in c.execution_modes}
+    assert drawn == {name for name, mode in execution_modes.EXECUTION_MODES.items() if mode.every}
     kinds = collections.defaultdict(set)
     for case in DEFAULT:
         kinds[case.op, case.dtype, case.layout, case.mode].add(case.kind)

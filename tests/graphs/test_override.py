@@ -232,11 +232,6 @@ def test_the_variable_does_the_same():
     assert not_ours(after) == []
 
 
-@pytest.mark.parametrize("minor", range(16, 22))
-def test_every_supported_tensorflow_is_known(minor):
-    _enable.check_known(f"2.{minor}.1")
-
-
 def test_what_is_not_possible_is_a_sentence_and_the_rest_is_done(monkeypatch, caplog):
     monkeypatch.setattr(_enable, "_replaced_kernels", _enable._replaced_kernels.__wrapped__)
     monkeypatch.setattr(_enable, "_KNOWN_TENSORFLOW", ("2.1",))

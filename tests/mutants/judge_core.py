@@ -33,6 +33,8 @@ from tf_bn_ops.harness.problems import Problem
 from tf_bn_ops.harness.processes import in_threads
 
 _STRICT = bounds.PROFILES["strict"]
+# About as many as the default run of conformance has.
+_MOST = 5400
 # One case of this many is looked at for state.
 _STATE_EVERY = 8
 
@@ -124,12 +126,12 @@ def _by_roles(case: Case) -> Case:
 
 def main() -> None:
     op, *most = sys.argv[1:]
+    count = int(most[0]) if most else _MOST
     if op == GATHER_STATS:
-        judge_gather_stats(int(most[0]) if most else flags.DEFAULT_CASES)
+        judge_gather_stats(count)
         return
     ops = spec.of_formula(spec.OPS[op].formula)
     combos = generate.combinations([op.name for op in ops])
-    count = int(most[0]) if most else flags.DEFAULT_CASES
     cases = generate.generate(count, flags.DEFAULT_SEED, combos)
     for number, case in enumerate(cases, start=1):
         inputs = model_of(case.spec).fill(case)

@@ -79,7 +79,7 @@ class _Run:
         self._console, self._argv = console, argv
         self._saves_rstd = False  # By which convention training is judged.
         self._entries = flags.mapped_ops()
-        self._count = flags.cases(self._entries)
+        self._count, self._drawn = flags.cases(self._entries), 0
         self._kinds = flags.kinds(self._count)
         self._candidate = flags.candidate(self._entries)
         self._doing, self._is_interrupted = "the processes start", False
@@ -227,22 +227,25 @@ class _Run:
 
     def _cases(self, facts: Mapping[str, Any]) -> list[Case]:
         """All cases of the run."""
-        names, seed, count = flags.execution_modes(), _FLAGS.seed, self._count
-        kinds = self._kinds
+        seed, kinds = _FLAGS.seed, self._kinds
         if self._repro:
             return [self._repro]
         if not self._entries:
             self._combos = flags.available(self._combos, facts["ops"])
         combos = self._combos
-        drawn = generate.generate(count if case_lib.RANDOM in kinds else 0, seed, combos)
-        beside = count // _SHARE if case_lib.RANDOM in kinds else count
+        drawn = [*generate.generate(self._count, seed, combos)]
+        self._drawn = malformed = len(drawn)
+        if case_lib.RANDOM in kinds:
+            malformed //= _SHARE
+        else:
+            drawn = []
         asked = combos
         if _FLAGS.device:  # What ops without a Python name refuse is nowhere documented.
             asked = [combo for combo in combos if combo[0] not in devices.INTERNAL]
         foreign = foreign_shapes.generate(combos) if case_lib.FOREIGN_SHAPES in kinds else ()
         return [
-            *generate.attach(drawn, seed, names),
-            *contract.generate(beside if case_lib.CONTRACT in kinds else 0, seed, asked),
+            *generate.attach(drawn, seed, flags.execution_modes()),
+            *contract.generate(malformed if case_lib.CONTRACT in kinds else 0, seed, asked),
             *foreign,
         ]
 
@@ -314,7 +317,7 @@ class _Run:
             "date": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             "settings": {
                 **{name: _FLAGS[name].value for name in flags.SETTINGS},
-                "cases": self._count,
+                "cases": self._drawn,
                 "kinds": None if self._repro else sorted(self._kinds),
                 "selection": {name: list(_FLAGS[name].value) for name in flags.SELECTION},
                 "bounds": flags.profile().name,

@@ -22,8 +22,6 @@ from tf_bn_ops.conformance.models import bounds
 from tf_bn_ops.conformance.reports import merge
 from tf_bn_ops.harness import machine
 
-# Some 5 minutes of processor time; a new op adds cases of its own and takes none from the others.
-DEFAULT_CASES = generate.cases_with_every_kind(generate.combinations())
 # Of an op of another library: they have every pair of properties (cases/coverage.py).
 CASES_PER_MAPPED_OP = 500
 DEFAULT_SEED = 1
@@ -60,7 +58,8 @@ def _string(name: str, default: str | None, text: str) -> None:
 
 _integer(
     "cases", None,
-    f"Number of random cases; default: {DEFAULT_CASES}, {CASES_PER_MAPPED_OP} for each mapped op.",
+    "Number of random cases; default: as many as have each kind of inputs in each combination and "
+    f"all pairs; {CASES_PER_MAPPED_OP} for each mapped op.",
 )  # fmt: skip
 _integer("seed", DEFAULT_SEED, "Random cases are drawn from this number.", most=2**63 - 1)
 for _name, _text in (
@@ -206,18 +205,20 @@ def memory() -> int:
     return int(VALUES.memory * 2**30)
 
 
-def cases(entries: dict[str, OpMapping]) -> int:
-    """The number of random cases of a run, of these mapped ops if there are any."""
-    if VALUES["cases"].present:
+def cases(entries: dict[str, OpMapping]) -> int | None:
+    """The number of random cases of a run, of these mapped ops if there are any; None: as many as
+    have each kind of inputs in each combination, and all pairs."""
+    if VALUES.cases is not None:
         return int(VALUES.cases)
-    return CASES_PER_MAPPED_OP * len(entries) or DEFAULT_CASES
+    return CASES_PER_MAPPED_OP * len(entries) or None
 
 
-def kinds(count: int) -> frozenset[str]:
+def kinds(count: int | None) -> frozenset[str]:
     """The kinds of cases of a run of so many random ones."""
     if VALUES.kinds:
         return frozenset(_chosen("kind of cases", VALUES.kinds, tuple(KINDS)))
-    return frozenset(set(KINDS) - ({FOREIGN_SHAPES} if count < LEAST_WHOLE else set()))
+    is_sample = count is not None and count < LEAST_WHOLE
+    return frozenset(set(KINDS) - ({FOREIGN_SHAPES} if is_sample else set()))
 
 
 def profile() -> bounds.Profile:

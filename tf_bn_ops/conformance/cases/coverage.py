@@ -45,8 +45,6 @@ SIZES: dict[str, dict[str, tuple[int, int]]] = {
 MOST_ELEMENTS = 200_000
 # Upper ends of the levels of epsilon.
 _EPSILONS = {"0": 0.0, "below 1e-6": 1e-6, "below 1e-2": 1e-2, "large": math.inf}
-# What is chosen for a case whose element type, layout, mode and kind are given.
-_CHOSEN = ("statistics", "epsilon", "channels", "inner", "rows")
 
 
 def epsilon_level(epsilon: float) -> str:
@@ -141,19 +139,31 @@ class Coverage:
         return found
 
     def choose(self, rng: np.random.Generator, given: dict[str, str]) -> dict[str, str] | None:
-        """Levels of the other factors, by which a case has pairs that are missing; None where all
-        of its pairs have been."""
+        """Levels of all factors, the given ones and others by which a case has pairs that are
+        missing; None where all of its pairs have been."""
+        levels, gain = self._complete(rng, given)
+        return levels if gain else None
+
+    def close(self, rng: np.random.Generator) -> dict[str, str] | None:
+        """Levels of all factors, with the first missing pair among them; None where none fit it."""
+        return self._complete(rng, dict(min(self.missing, key=sorted)))[0]
+
+    def _complete(
+        self, rng: np.random.Generator, given: dict[str, str]
+    ) -> tuple[dict[str, str] | None, int]:
+        """Levels of all factors, None where what was chosen first fits none of the next, and how
+        many missing pairs they add to the given ones."""
         chosen, total = dict(given), 0
-        for name in rng.permutation(_CHOSEN):
+        for name in rng.permutation([factor for factor in self._levels if factor not in given]):
             levels = self._levels[name]
             gains = [self._new(chosen, name, level) for level in levels]
             best = max(gains)
             if best < 0:
-                return None
+                return None, 0
             ties = [level for level, gain in zip(levels, gains, strict=True) if gain == best]
             chosen[str(name)] = ties[int(rng.integers(len(ties)))]
             total += best
-        return chosen if total else None
+        return chosen, total
 
     def add(self, case: Case) -> None:
         """Notes the pairs of a case."""

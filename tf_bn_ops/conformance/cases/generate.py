@@ -114,14 +114,19 @@ def combinations(
 
 
 def generate(
-    count: int, seed: int, combos: Sequence[Combination] | None = None, largest: float = math.inf
+    count: int | None,
+    seed: int,
+    combos: Sequence[Combination] | None = None,
+    largest: float = math.inf,
 ) -> Iterator[Case]:
-    """`count` cases, the same for the same arguments on every machine.
+    """`count` cases, the same for the same arguments on every machine; None: until each combination
+    has had every kind of inputs, and each op all pairs.
 
     Of cases with more than `largest` elements the shape is the smallest that has the same pairs.
     They go round over the combinations, so that a short run has each of them about equally often,
     and for each combination round over the kinds of inputs, starting anywhere. The rest of a case
     is chosen for pairs that no case of its op has had (coverage.py), and at random when all were.
+    After the last kind of each combination all of a case is chosen so, while a pair is open.
     """
     combos = combinations() if combos is None else combos
     if not combos:
@@ -137,16 +142,25 @@ def generate(
     stride = strides[int(rng.integers(len(strides)))]
     covered = coverage.of_cases(combos, ())
     ordered: set[str] = set()
-    for i in range(count):
-        which = int(order[i % len(combos)])
-        of_op = kinds[combos[which][0]]
-        kind = of_op[(int(starts[which]) + stride * (i // len(combos))) % len(of_op)]
+    had_all_kinds = most * len(combos)
+    # As many again close every pair, and end a run of an op that has one which no case can have.
+    for i in range(2 * had_all_kinds if count is None else count):
         case_rng = np.random.default_rng([seed, 1, i])
-        op, *_, mode = combos[which]
-        is_large = i % _LARGE_EVERY == _LARGE_AT or (
-            i > _LARGE_AT and op not in ordered and (kind, mode) == _ORDER_SHOWS
-        )
-        case = _draw(case_rng, combos[which], kind, is_large, covered[op])
+        open_ops = [op for op in covered if covered[op].missing] if i >= had_all_kinds else []
+        if count is None and i >= had_all_kinds and not open_ops:
+            return
+        levels = covered[open_ops[0]].close(case_rng) if open_ops else None
+        if levels is not None:
+            op = open_ops[0]
+            case = _of_levels(case_rng, op, levels)
+        else:
+            which = int(order[i % len(combos)])
+            op, *_, mode = combos[which]
+            kind = kinds[op][(int(starts[which]) + stride * (i // len(combos))) % len(kinds[op])]
+            is_large = i % _LARGE_EVERY == _LARGE_AT or (
+                i > _LARGE_AT and op not in ordered and (kind, mode) == _ORDER_SHOWS
+            )
+            case = _draw(case_rng, combos[which], kind, is_large, covered[op])
         ordered |= {op} if _shows_order(case) else set()
         if math.prod(case.shape) > largest:
             shape = _smaller(case_rng, case, int(largest))
@@ -177,11 +191,6 @@ def _shows_order(case: Case) -> bool:
     return is_large and (case.kind, case.mode) == _ORDER_SHOWS
 
 
-def cases_with_every_kind(combos: Sequence[Combination]) -> int:
-    """How many cases have each combination with all kinds of inputs of its op."""
-    return len(combos) * max(len(_weighted_kinds(spec.OPS[op])) for op, *_ in combos)
-
-
 def _weighted_kinds(op: OpSpec) -> list[str]:
     """The kinds of inputs of an op, each as often as its weight says."""
     return [name for name, kind in model_of(op).kinds.items() for _ in range(kind.weight)]
@@ -197,24 +206,41 @@ def _draw(
     op_name, dtype, layout, mode = combo
     op = spec.OPS[op_name]
     kind = model_of(op).kinds[kind_name]
-    power_of_two = not large and kind.exact and rng.random() < 0.6
-    epsilons = inputs.epsilons(kind, op)
     given = {"dtype": dtype, "layout": layout, "mode": mode, "kind": kind_name}
+    power_of_two = not large and kind.exact and rng.random() < 0.6
     levels = None if large or power_of_two else covered.choose(rng, given)
     if levels is not None:
-        wanted = (coverage.SIZES[name][levels[name]] for name in coverage.SIZES)
-        shape = shapes.draw_of_levels(rng, layout, *wanted)
-        statistics = levels["statistics"]
-        epsilons = tuple(e for e in epsilons if coverage.epsilon_level(e) == levels["epsilon"])
-    else:
-        shape = shapes.draw(rng, layout, large, power_of_two, op.min_channels)
-        statistics = STATISTICS[int(rng.random() < (0.35 if mode == "training" else 0.8))]
+        return _of_levels(rng, op_name, levels)
+    shape = shapes.draw(rng, layout, large, power_of_two, op.min_channels)
+    statistics = STATISTICS[int(rng.random() < (0.35 if mode == "training" else 0.8))]
+    return _drawn(rng, op, given, shape, statistics, inputs.epsilons(kind, op))
+
+
+def _of_levels(rng: np.random.Generator, op_name: str, levels: dict[str, str]) -> Case:
+    """A case that has these levels of all factors."""
+    op = spec.OPS[op_name]
+    wanted = (coverage.SIZES[name][levels[name]] for name in coverage.SIZES)
+    shape = shapes.draw_of_levels(rng, levels["layout"], *wanted)
+    known = inputs.epsilons(model_of(op).kinds[levels["kind"]], op)
+    epsilons = [e for e in known if coverage.epsilon_level(e) == levels["epsilon"]]
+    return _drawn(rng, op, levels, shape, levels["statistics"], epsilons)
+
+
+def _drawn(
+    rng: np.random.Generator,
+    op: OpSpec,
+    given: dict[str, str],
+    shape: tuple[int, ...],
+    statistics: str,
+    epsilons: Sequence[float],
+) -> Case:
     epsilon = float(rng.choice(epsilons))
     execution = DRAWN[int(rng.integers(_GRAPH_EVERY) == 0)]
     seed = int(rng.integers(1 << 31))
     return Case(
-        op, dtype, kind_name, seed, layout, shape, mode, statistics, epsilon, execution=execution
-    )
+        op, given["dtype"], given["kind"], seed, given["layout"], shape, given["mode"], statistics,
+        epsilon, execution=execution,
+    )  # fmt: skip
 
 
 def _may_alias(case: Case) -> bool:
