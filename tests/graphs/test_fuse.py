@@ -718,6 +718,30 @@ def test_frozen_norms_that_tensorflow_fuses_wrongly():
     assert_close(results_of(fused, [3] * 4), [np.maximum(want, 0)])
 
 
+def test_frozen_norms_in_loops_that_tensorflow_takes_apart():
+    """Its remapper puts their constants outside of the loop, an error where constants are folded no
+    more: in its second round, once the first has removed what read a statistic. A gradient reads
+    one in both."""
+
+    @tf.function
+    def layer(x):
+        scale, offset, mean, variance = VECTORS
+        y, statistic, *_ = tf.raw_ops.FusedBatchNormV3(
+            x=x, scale=scale, offset=offset, mean=mean, variance=variance, is_training=False
+        )
+        y += tf.reduce_mean(x, axis=0)
+        with tf.control_dependencies([tf.sin(statistic)]):
+            return tf.nn.relu6(y)
+
+    def loop(x):
+        return tf.while_loop(lambda i, _: i < 2, lambda i, z: (i + 1, layer(z)), [0, x])[1]
+
+    plain, x = step(loop, [SHAPES["NHWC"]]), data(SHAPES["NHWC"])
+    fused = rewrite.fuse(plain)
+    assert ops_of(fused).count(GRAD_EX) == 1
+    assert_close(fused(x), plain(x))
+
+
 def test_gradients_that_are_gated_are_refused():
     def build(x):
         scale = tf.compat.v1.get_variable("scale", [3], initializer=tf.ones_initializer())

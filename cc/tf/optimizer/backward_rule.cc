@@ -70,34 +70,22 @@ const NodeDef* Fuser::ForwardOf(const Chain& chain) {
   return matches ? forward : nullptr;
 }
 
-// For a frozen norm of TensorFlow whose gradient reads its placeholder; the
-// fused one will not. TensorFlow's remapper takes a frozen norm apart once
-// nothing but y is read, although its statistics may be fetched, and with
-// constants outside of the loop that the norm is in: both end in an error. It
-// does not know this library's op, which is the same.
-void Fuser::TakeFrozen(NodeDef* node) {
-  if (node->op() != "FusedBatchNormV3" || !IsPlainNorm(*node) ||
-      IsTraining(*node) || !NodeRefusal(*node).empty()) {
-    return;
-  }
-  for (const auto& each : graph_.Consumers(node->name())) {
-    if (each.port == kForwardCoefficients) {
-      node->set_op("TfBnOps>FusedBatchNormV3");
-    }
-  }
-}
-
 void Fuser::FuseBackward(const Chain& chain) {
   NodeDef* const mask = chain.first();
   NodeDef* const fused = chain.last();
-  // What a norm has there, or a vector, which holds no coefficients.
-  const NodeDef* const norm = HasDataInputs(*fused, kGradReserveSpace3 + 1)
-                                  ? graph_.Producer(*fused, kGradReserveSpace3)
-                                  : nullptr;
-  const bool is_norms =
-      norm != nullptr && (IsNorm(*norm) || IsFusedNorm(*norm));
+  // What a norm has there, or a vector, which holds no coefficients. Frozen
+  // whatever is there, such as what a loop or a function keeps of a norm: the
+  // op does not look into it, and TensorFlow's remapper takes a frozen norm
+  // apart once nothing but y is read, although its statistics may be fetched,
+  // and with constants outside of the loop that the norm is in.
+  const bool has_third = HasDataInputs(*fused, kGradReserveSpace3 + 1);
+  const NodeDef* const norm =
+      has_third ? graph_.Producer(*fused, kGradReserveSpace3) : nullptr;
+  const bool keeps_third =
+      has_third && (!IsTraining(*fused) ||
+                    (norm != nullptr && (IsNorm(*norm) || IsFusedNorm(*norm))));
   std::string reserve_space_3 =
-      fused->input(is_norms ? kGradReserveSpace3 : kGradReserveSpace2);
+      fused->input(keeps_third ? kGradReserveSpace3 : kGradReserveSpace2);
   std::string offset = reserve_space_3;
   // The mask is from x by the coefficients of the forward op that computed the
   // features, and its offset. Otherwise from y, since offset is reserve_space_3

@@ -158,7 +158,6 @@ class Fuser {
                   const std::string& activation, bool has_side_input,
                   const std::vector<std::string>& controls);
   const tensorflow::NodeDef* ForwardOf(const Chain& chain);
-  void TakeFrozen(tensorflow::NodeDef* node);
 
   // smooth_rule.cc
   std::vector<tensorflow::NodeDef*> IdentityNsOf(const tensorflow::NodeDef& end,

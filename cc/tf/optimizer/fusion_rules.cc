@@ -199,7 +199,6 @@ std::vector<Fusion> Fuser::Run() {
   FusePlanned(/*is_backward=*/false);
   for (int i = 0; i < graph_.size(); ++i) {
     NodeDef* const node = graph_.node(i);
-    TakeFrozen(node);
     if (ActivationOfGradient(*node).empty()) continue;
     RefuseGated(*node);
     Plan(ChainsBehind(node), /*is_backward=*/true);
