@@ -381,13 +381,16 @@ def is_started() -> bool:
 
 def start(target: str) -> None:
     """Has this process print its report to stderr when it ends (`target` is "1"), or write it as
-    JSON to a file, see docs/dropin.md; recording begins when TensorFlow has been imported."""
+    JSON to a file, see docs/dropin.md; recording begins when TensorFlow has been imported. A later
+    call, of a command line, has another target."""
     global _target, _started, _is_child
-    if _target or target.strip().lower() in ("", "0", "false"):
+    target = _startup.report_target(target)
+    if not target:
         return
-    # A child may have another working folder.
-    _target = "1" if target.lower() in ("1", "true") else os.path.abspath(target)
-    os.environ[_startup.REPORT_VARIABLE] = _target
+    is_first = not _target
+    _target = os.environ[_startup.REPORT_VARIABLE] = target
+    if not is_first:
+        return
     _started = time.time()
     _is_child = os.environ.setdefault(_FIRST_PROCESS, str(os.getpid())) != str(os.getpid())
     _startup.call_after_imports({"tensorflow": record})
@@ -449,16 +452,35 @@ def _say(text: str) -> None:
 
 def _write(found: Report) -> None:
     """To the file; or, where another process has it, to one beside it with this one's number."""
-    import fcntl
-
     from tf_bn_ops import _command
 
     path = pathlib.Path(_target)
-    with contextlib.suppress(OSError):  # Until this process has ended; not all folders have locks.
-        fcntl.flock(os.open(path.parent, os.O_RDONLY), fcntl.LOCK_EX)
-    if not _command.is_in_place(path):
-        if path.exists() and "tensorflow" not in sys.modules:
-            return  # It says more.
-        if _is_child or (path.exists() and path.stat().st_mtime >= _started):
-            path = path.with_name(f"{path.stem}.{_ended}{path.suffix}")
-    _command.write_whole(found.to_json() + "\n", path)
+    with _locked(path.parent):
+        if not _command.is_in_place(path):
+            if path.exists() and "tensorflow" not in sys.modules:
+                return  # It says more.
+            if _is_child or (path.exists() and path.stat().st_mtime >= _started):
+                path = path.with_name(f"{path.stem}.{_ended}{path.suffix}")
+        _command.write_whole(found.to_json() + "\n", path)
+
+
+@contextlib.contextmanager
+def _locked(folder: pathlib.Path) -> Iterator[None]:
+    """Keeps others' reports out of a folder meanwhile. A process that waits at its end for its
+    children, which write theirs, must not keep it; after five seconds somebody else does, `flock`
+    around the program for instance, and nothing is waited for."""
+    import fcntl
+
+    descriptor = -1
+    with contextlib.suppress(OSError):  # Not all folders have locks.
+        descriptor = os.open(folder, os.O_RDONLY)
+        for _ in range(50):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            time.sleep(0.1)
+    try:
+        yield
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)

@@ -2,6 +2,7 @@
 
 usage: python -m tf_bn_ops run [--only=WORDS] [--report[=FILE.json]] SCRIPT [ARGS...]
        python -m tf_bn_ops run [--only=WORDS] [--report[=FILE.json]] -m MODULE [ARGS...]
+       python -m tf_bn_ops run [--only=WORDS] [--report[=FILE.json]] -c CODE [ARGS...]
 
   --only=WORDS          some of kernels, keras and fuse, separated by commas; all of them without it
   --report[=FILE.json]  print at the end, or write to a file, what ran where
@@ -70,8 +71,8 @@ def main(argv: list[str]) -> int:
         asked = _startup.parse(flags.only, "--only")
         if not asked:
             raise _command.UsageError("--only names nothing: leave it out for everything")
+        flags.report = _startup.report_target(flags.report)
         if flags.report not in ("", "1"):
-            flags.report = os.path.abspath(flags.report)  # The program may change the folder.
             _command.check_writable(pathlib.Path(flags.report))
         _check(asked)
     except (ValueError, ImportError, OSError) as error:
@@ -169,19 +170,23 @@ def _program(words: list[str]) -> Callable[[], None]:
     if not words:
         raise _command.UsageError("name a SCRIPT, or -m MODULE; --help shows the usage")
     first, *rest = words
-    if first.startswith("-m"):
-        module, *rest = [*filter(None, [first[2:]]), *rest, ""]
-        if not module:
-            raise _command.UsageError("-m needs the name of a MODULE")
-        rest.pop()
-        sys.argv = ["-m", *rest]
-        return lambda: _as_module(module, True)
+    if (flag := first[:2]) in ("-m", "-c"):
+        what, *rest = [*filter(None, [first[2:]]), *rest, ""]
+        if not what:
+            needed = "the name of a MODULE" if flag == "-m" else "CODE"
+            raise _command.UsageError(f"{flag} needs {needed}")
+        sys.argv = [flag, *rest[:-1]]
+        if flag == "-m":
+            return lambda: _as_module(what, True)
+        _set_folder("")
+        return lambda: _as_script(os.fsencode(what), "<string>")
     if first.startswith("-") and first != "-":
         raise _command.UsageError(f"there is no flag {first}; --help shows the usage")
     sys.argv = words
     if first == "-":
         _set_folder("")
-        return lambda: _as_script(sys.stdin.buffer.read(), "<stdin>")
+        # No stdin, as with `<&-`, is an empty one.
+        return lambda: _as_script(sys.stdin.buffer.read() if sys.stdin else b"", "<stdin>")
     path = os.path.join(os.getcwd(), first)
     if pkgutil.get_importer(path) is not None:  # A folder or archive with __main__.py in it.
         _set_folder(path, always=True)
@@ -206,10 +211,11 @@ def _set_folder(folder: str, always: bool = False) -> None:
 def _as_script(source: bytes, path: str) -> None:
     code: Any = pkgutil.read_code(io.BytesIO(source))  # Of a .pyc file.
     loader: Any = importlib.machinery.BuiltinImporter
-    if path != "<stdin>":
+    variables: dict[str, Any] = {} if path == "<string>" else {"__file__": path, "__cached__": None}
+    if not path.startswith("<"):
         kind = "SourcelessFileLoader" if code else "SourceFileLoader"
         loader = getattr(importlib.machinery, kind)("__main__", path)
-    main = _new_main(__file__=path, __loader__=loader, __cached__=None)
+    main = _new_main(__loader__=loader, **variables)
     exec(code or compile(source, path, "exec", dont_inherit=True), main.__dict__)
 
 

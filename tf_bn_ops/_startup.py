@@ -94,6 +94,15 @@ def _start_report(target: str) -> None:
         importlib.import_module("tf_bn_ops._report").start(target)
 
 
+def report_target(value: str) -> str:
+    """Where a value of TF_BN_OPS_REPORT has the report go: "1" for stderr, else a file, whatever
+    the working folder will be; "" for nowhere. Case and blanks around a word do not matter."""
+    word = value.strip().lower()
+    if word in ("", "0", "false"):
+        return ""
+    return "1" if word in ("1", "true") else os.path.abspath(value)
+
+
 def has_hook() -> bool:
     """Whether this Python, and so its children, run the start-up file of an installed package."""
     site = sys.modules.get("site")

@@ -1,7 +1,9 @@
 """`tf_bn_ops.report()` and TF_BN_OPS_REPORT: everything that ran is counted once, at its place."""
 
 import collections
+import fcntl
 import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -210,8 +212,10 @@ def ended(tmp_path: pathlib.Path, repo_root: pathlib.Path):
     """Runs a program in a folder with a stand-in for TensorFlow."""
     (tmp_path / "tensorflow.py").write_text("__version__ = '2.21.0'")
 
-    def run(program: str, target: str = "out/report.json") -> subprocess.CompletedProcess[str]:
-        (tmp_path / "main.py").write_text(f"import tf_bn_ops\n{program}")
+    def run(
+        program: str, target: str = "out/report.json", before: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "main.py").write_text(f"{before}\nimport tf_bn_ops\n{program}")
         environment = build_helpers.environment(PYTHONPATH=str(repo_root), TF_BN_OPS_REPORT=target)
         return subprocess.run(
             [sys.executable, "main.py"],
@@ -282,6 +286,36 @@ def test_a_later_run_replaces_the_file_and_one_at_the_same_time_does_not(ended, 
 def test_a_process_that_ends_at_once_leaves_no_file(ended, tmp_path, end, status):
     assert ended(f"import os\n{STAY}\n{end}").returncode == status
     assert written(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize("way", ["fork", "spawn", "forkserver"])
+def test_a_process_that_waits_for_children_at_its_end_lets_them_write(ended, tmp_path, way):
+    """multiprocessing waits for them in what runs behind this library's end, if it was imported
+    first."""
+    program = f"""
+def child(): time.sleep(0.5); {STAY}
+if __name__ == "__main__":
+    {STAY}
+    multiprocessing.get_context({way!r}).Process(target=child).start()
+"""
+    assert ended(program, before="import multiprocessing.util, time").returncode == 0
+    assert len(written(tmp_path / "out")) == 2
+
+
+def test_a_folder_that_somebody_has_locked_is_written_to_nevertheless(ended, tmp_path):
+    descriptor = os.open(tmp_path / "out", os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    assert ended(STAY).returncode == 0
+    os.close(descriptor)
+    assert written(tmp_path / "out") == ["report.json"]
+
+
+def test_a_command_line_has_its_way_and_words_their_blanks(ended, tmp_path):
+    run = "from tf_bn_ops import _startup\n_startup.follow_command('keras', 'out/mine.json')\n"
+    assert ended(run + STAY, "out/report.json").returncode == 0
+    assert written(tmp_path / "out") == ["mine.json"]
+    assert "1  calls  it did" in ended(STAY, " True ").stderr
+    assert not ended(STAY, " 0 ").stderr and written(tmp_path / "out") == ["mine.json"]
 
 
 @pytest.mark.parametrize("target", ["missing/folder/report.json", "out"])

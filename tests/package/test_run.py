@@ -70,6 +70,8 @@ HOW = {
     "a package": ["-m", "package", "a"],
     "a package's module": ["-m", "package.inner"],
     "stdin": ["-", "a"],
+    "code": ["-c", PROBE, "a", "-m"],
+    "code in one word": [f"-c{PROBE}"],
 }
 
 
@@ -120,12 +122,21 @@ def test_a_program_ends_as_with_python(tmp_path, end, words):
     assert (got.returncode, got.stdout, texts[1]) == (want.returncode, want.stdout, texts[0])
 
 
+def test_no_stdin_is_an_empty_one(tmp_path):
+    command = f"{sys.executable} -m tf_bn_ops run - <&-"
+    told = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, env=environment(), capture_output=True, text=True
+    )
+    assert (told.returncode, told.stdout, told.stderr) == (0, "", "")
+
+
 def test_what_cannot_be_had_is_one_sentence_and_status_2(tmp_path):
     """Before the program starts."""
     (tmp_path / "script.py").write_text("print('started')")
     for words, variables, sentence in (
         ([], {}, "name a SCRIPT, or -m MODULE"),
         (["-m"], {}, "-m needs the name of a MODULE"),
+        (["-c"], {}, "-c needs CODE"),
         (["nowhere.py"], {}, f"cannot open {tmp_path}/nowhere.py: No such file or directory"),
         (["-x", "script.py"], {}, "there is no flag -x"),
         (["--onli=fuse", "script.py"], {}, "unrecognized arguments: --onli=fuse"),
