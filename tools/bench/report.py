@@ -284,6 +284,10 @@ def _where(run: Run) -> list[str]:
     return [run.machine["cpu"], threads, *versions, run.machine["date"]]
 
 
+# Calls whose tables the site's page has, and the repository's has not.
+_SITE_ALONE = ("layer_relu", "layer_add_relu")
+
+
 def _wrapped(text: str) -> str:
     return textwrap.fill(text, 100, break_on_hyphens=False)
 
@@ -310,20 +314,20 @@ def _overviews(run: Run) -> str:
     )
     parts = [overview_table(run, GRADIENT).markdown(), _wrapped(caption)]
     for name, call in CALLS.items():
-        if call.lead and run.of_section(name):
+        if call.lead and name not in _SITE_ALONE and run.of_section(name):
             parts += [call.lead, overview_table(run, name).markdown()]
-    if run.networks:
+    if side := max((m.side for m in run.networks), default=0):
+        largest = dataclasses.replace(run, networks=[m for m in run.networks if m.side == side])
         parts += [
-            "A training step of whole networks: Keras' batch norm, this library's, and none:",
-            network_table(run, False).markdown(),
-            "With batch norm fused with the activations behind it, and with neither of both:",
-            network_table(run, True).markdown(),
+            "A training step of whole networks: with Keras' batch norm, with this library's, fused with "
+            "the activations behind it, and with none of them:",
+            network_table(largest, True).markdown(),
         ]
-    if (kept := kept_table(run)).rows:
-        parts += [
-            "What a training step keeps for its gradient, beside weights and images:",
-            kept.markdown(),
-        ]
+        if (kept := kept_table(largest)).rows:
+            parts += [
+                "What it keeps for its gradient, beside weights and images:",
+                kept.markdown(),
+            ]
     return "\n\n".join(parts)
 
 
