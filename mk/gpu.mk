@@ -91,8 +91,8 @@ gpu-test: gpu-core  ## Test the kernels on a GPU; needs Python with NumPy; the o
 	  '$(GPU_PYTHON)' tools/gpu/tensorflow_test.py; fi
 
 # What the machine code says; nvdisasm is in the CUDA toolkit and in Triton's wheel.
-gpu-sass:  ## Count loads in flight, instructions, registers of the machine code into docs/gpu.md; NVDISASM=, ARGS="--archs 90"
-	$(Q)NVDISASM='$(NVDISASM)' python3 tools/gpu/sass.py --nvcc='$(NVCC)' --folder='$(BUILD_DIR)/sass' --docs $(ARGS)
+gpu-sass:  ## Count loads in flight, instructions, registers of the machine code; NVDISASM=, ARGS="--table --archs 90"
+	$(Q)NVDISASM='$(NVDISASM)' python3 tools/gpu/sass.py --nvcc='$(NVCC)' --folder='$(BUILD_DIR)/sass' $(ARGS)
 
 # Nothing is measured there, and a few thousand elements a call are what it takes.
 ifneq ($(PTX_SKIPPED),)

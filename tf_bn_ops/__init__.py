@@ -17,11 +17,13 @@ from tf_bn_ops._version import __version__ as __version__
 __all__ = [
     "Enabled",
     "LibraryError",
+    "cxx_flags",
     "enable",
     "fused_batch_norm",
     "fused_batch_norm_grad",
     "get_include",
     "get_lib",
+    "instance_norm",
     "library_path",
     "load",
     "report",
@@ -35,18 +37,28 @@ if TYPE_CHECKING:
     from tf_bn_ops import rewrite as rewrite
     from tf_bn_ops._enable import Enabled, enable
     from tf_bn_ops._fused import fused_batch_norm
-    from tf_bn_ops._loader import LibraryError, get_include, get_lib, library_path, load
+    from tf_bn_ops._instance_norm import instance_norm
+    from tf_bn_ops._loader import (
+        LibraryError,
+        cxx_flags,
+        get_include,
+        get_lib,
+        library_path,
+        load,
+    )
     from tf_bn_ops._report import report
     from tf_bn_ops.generated.bindings import fused_batch_norm_grad
 else:
     _MODULES = {
         "Enabled": "_enable",
         "LibraryError": "_loader",
+        "cxx_flags": "_loader",
         "enable": "_enable",
         "fused_batch_norm": "_fused",
         "fused_batch_norm_grad": "generated.bindings",
         "get_include": "_loader",
         "get_lib": "_loader",
+        "instance_norm": "_instance_norm",
         "library_path": "_loader",
         "load": "_loader",
         "report": "_report",

@@ -371,6 +371,33 @@ def get_lib() -> str:
     return str(pathlib.Path(installation().path(CLIENT_LIBRARY)).parent)
 
 
+def cxx_flags() -> list[str]:
+    """What g++ needs behind the sources of a program that includes tf_bn_ops/ops.h.
+
+    Flags of TensorFlow and of this library, to compile and to link:
+
+        g++ norm.cc -o norm $(python -c "import tf_bn_ops; print(*tf_bn_ops.cxx_flags())")
+
+    TensorFlow's headers are system headers, about which g++ does not warn by the thousand.
+
+    Raises:
+      LibraryError: (an ImportError) if headers or libraries are not there.
+    """
+    import tensorflow as tf
+
+    def linked(folder: str, *libraries: str) -> list[str]:
+        return [f"-L{folder}", f"-Wl,-rpath,{folder}", *(f"-l{library}" for library in libraries)]
+
+    names = [flag.removeprefix("-l") for flag in tf.sysconfig.get_link_flags() if flag[:2] == "-l"]
+    return [
+        *(flag for flag in tf.sysconfig.get_compile_flags() if flag[:2] != "-I"),
+        *("-isystem", tf.sysconfig.get_include(), f"-I{get_include()}"),
+        *linked(get_lib(), "tf_bn_ops_client"),
+        # tensorflow::Scope and its ops are in the second one.
+        *linked(tf.sysconfig.get_lib(), *names, ":libtensorflow_cc.so.2"),
+    ]
+
+
 # ---- Loading -------------------------------------------------------------------------------------
 
 

@@ -5,9 +5,8 @@ usage: python tools/docs.py [FOLDER]      (default: build/docs; the site is FOLD
 The pages are those of the repository: README.md is the first one, CONTRIBUTING.md, CHANGELOG.md and
 docs/ follow. Links between them are adapted to their places in the site, and files of the
 repository that they link to are copied beside them. docs/benchmarks.md gets the tables of
-docs/benchmarks/results.json, docs/api.md the C ABI, the flags of the commands and the fields
-of a conformance run's file. Every warning of
-MkDocs is an error: links, anchors, docstrings.
+docs/benchmarks/results.json, docs/api.md the ops, the C ABI, the flags of the commands and the
+fields of a conformance run's file. Every warning of MkDocs is an error: links, anchors, docstrings.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 # The order of the menu; what is not named here comes last, by name.
 ORDER = (
-    *("index", "dropin", "keras", "cpp", "synchronized", "own_kernel", "support"),
+    *("index", "dropin", "keras", "faster", "cpp", "synchronized", "own_kernel", "support"),
     *("troubleshooting", "api", "conformance", "mutants", "findings", "benchmarks"),
     *("math", "design", "gpu", "adr/README", "contributing", "changelog"),
 )
@@ -86,6 +85,7 @@ GENERATED: dict[str, dict[str, Callable[[pathlib.Path], str]]] = {
         report.ALL_TABLES: lambda _: report.site_page(results.load(report.RECORDED)),
     },
     "api.md": {
+        "<!-- make docs inserts the ops here -->": lambda _: reference.ops(),
         "<!-- make docs inserts the C ABI here -->": lambda _: reference.c_abi(),
         "<!-- make docs inserts the commands here -->": lambda _: reference.commands(),
         "<!-- make docs inserts the record here -->": lambda _: reference.record_schema(),

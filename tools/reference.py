@@ -1,5 +1,5 @@
-"""Reference sections that `make docs` generates: C ABI (from headers), commands (from flags), and
-the file of a conformance run (from its schema)."""
+"""Reference sections that `make docs` generates: C ABI (from headers), commands (from flags), the
+file of a conformance run (from its schema), and the ops (from their table)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ sys.path.insert(0, str(ROOT))
 
 from tf_bn_ops.__main__ import _COMMANDS  # noqa: E402
 from tf_bn_ops.conformance.reports import record  # noqa: E402
+from tf_bn_ops.spec import OPS  # noqa: E402
+from tf_bn_ops.spec.ops import BATCH_NORM_GATHER_STATS  # noqa: E402
 
 HEADERS = ("cc/c_api/tf_bn_ops_c.h", "cc/c_api/tf_bn_ops_gpu_c.h")
 COMMENT = r"/\* ((?:(?!\*/).)*) \*/"
@@ -69,6 +71,20 @@ def _flag_row(flag: Any) -> str:
     cell = f"`{default}`" if default not in ("", "[]") else ""
     meaning = " ".join((flag.help or "").split()).replace("|", "\\|").replace("<", "&lt;")
     return f"| `--{flag.name}` | {cell} | {meaning} |"
+
+
+def ops() -> str:
+    """The docstring of each function of `raw_ops`."""
+    names = sorted([*(op.name for op in OPS.values()), BATCH_NORM_GATHER_STATS.name])
+    return "\n".join(
+        f"::: tf_bn_ops.generated.bindings.{_python_name(name)}\n"
+        f"    options: {{ heading: tf_bn_ops.raw_ops.{name} }}"
+        for name in names
+    )
+
+
+def _python_name(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 def record_schema() -> str:

@@ -275,7 +275,10 @@ def test_the_share_of_batch_norms_cost_is_that_of_adjacent_steps():
     alone = results.NetworkMeasurement("a", 8, 112, 2)
     alone.kept = {"keras": 80_000_000, "fused": 40_000_000}
     run.networks.append(alone)
-    assert report.kept_table(run).rows == [["a", "8x112x112x3", "80 MB", "40 MB", "0.50"]]
+    row = ["a", "8x112x112x3", "80 MB", "40 MB", "0.50"]
+    assert report.kept_table(run).rows == [row]
+    alone.kept["recomputed"] = 8_000_000
+    assert report.kept_table(run).rows == [[*row[:4], "8 MB", "0.50", "0.10"]]
     assert len(report.network_table(run, fused=False).rows) == 2
     # Batch norm that cannot be told from noise counts as nothing removed.
     network.turns = [(100, 50, 100, 50, 100)]
@@ -373,7 +376,12 @@ def test_a_turn_steps_the_same_network_with_every_variant(monkeypatch):
     monkeypatch.setattr(networks, "build", build)
     monkeypatch.setattr(builtin, "check_kernels", in_any_process)
     server = networks.Server.__new__(networks.Server)
-    server.prepare("", 2, 8)
+    kept = server.prepare("", 2, 8)
+    assert set(kept) == {results.KERAS, results.FUSED, results.RECOMPUTED}
+    recomputed = networks.Recomputed(model)
+    assert len(recomputed.segments) == 5  # The addition with both branches is in one of them.
+    x = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype("float32")
+    np.testing.assert_array_equal(recomputed(x, False), model(x, training=False))
     assert len(server.turn()) == len(results.VARIANTS)
     # Same weights, same images: the loss with our layers is that with Keras'.
     losses = {name: float(step()) for name, step in server.steps.items()}

@@ -125,9 +125,11 @@ PUBLIC_MODULES = ["tf_bn_ops", "tf_bn_ops.keras", "tf_bn_ops.raw_ops", "tf_bn_op
 def test_each_public_name_has_its_reason(repo_root):
     text = (repo_root / "docs" / "api.md").read_text(encoding="utf-8")
     table = re.findall(r"^\| `(tf_bn_ops[\w.]*)` \| \w.* \|$", text, re.MULTILINE)
-    names = {f"{m}.{name}" for m in PUBLIC_MODULES for name in importlib.import_module(m).__all__}
-    assert sorted(table) == sorted(names)
-    assert len(names) <= 41
+    # The ops have theirs in the table of ops.
+    modules = [module for module in PUBLIC_MODULES if module != "tf_bn_ops.raw_ops"]
+    names = {f"{m}.{name}" for m in modules for name in importlib.import_module(m).__all__}
+    assert sorted(table) == sorted([*names, "tf_bn_ops.raw_ops"])
+    assert len(names) <= 26
 
 
 @pytest.mark.parametrize("name", PUBLIC_MODULES)

@@ -8,7 +8,10 @@ machine cancels in their ratios.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
+import math
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -17,7 +20,16 @@ from typing import Any
 import numpy as np
 
 from bench.bench_worker import CallError, Worker, serve
-from bench.results import FUSED, IDENTITY, KERAS, OURS, VARIANTS, WITHOUT_BOTH, NetworkMeasurement
+from bench.results import (
+    FUSED,
+    IDENTITY,
+    KERAS,
+    OURS,
+    RECOMPUTED,
+    VARIANTS,
+    WITHOUT_BOTH,
+    NetworkMeasurement,
+)
 from tf_bn_ops.harness import builtin
 from tf_bn_ops.spec.ops import NUM_FORWARD_COEFFICIENTS
 
@@ -76,6 +88,46 @@ def activations_behind(model: Any) -> frozenset[str]:
 
     kinds = (keras.layers.ReLU, keras.layers.Activation)
     return frozenset(m.name for m in model.layers if isinstance(m, kinds) and is_behind(m))
+
+
+class Recomputed:
+    """A functional model whose forward pass is repeated for the gradient, segment by segment: some
+    √n of n layers, cut where all goes through one tensor (Chen et al., "Training deep nets with
+    sublinear memory cost", 2016)."""
+
+    def __init__(self, model: Any):
+        import keras
+
+        self.trainable_variables = model.trainable_variables
+        first, *between, last = _bottlenecks(model)
+        step = -(-len(between) // round(len(model.layers) ** 0.5))
+        groups = (between[i : i + step] for i in range(0, len(between), step))
+        # Of neighbours the smallest, since it is what is kept.
+        cuts = (min(group, key=lambda t: math.prod(t.shape[1:])) for group in groups)
+        ends = [first, *cuts, last]
+        self.segments = [keras.Model(*pair) for pair in itertools.pairwise(ends)]
+
+    def __call__(self, x: Any, training: bool) -> Any:
+        import tensorflow as tf
+
+        for segment in self.segments:
+            x = tf.recompute_grad(functools.partial(segment, training=training))(x)
+        return x
+
+
+def _bottlenecks(model: Any) -> list[Any]:
+    """The tensors through which all goes from the input to the result, these included. Each layer
+    is called once, and those in front of it stand before it in `model.layers`."""
+    import keras
+
+    last = {id(t): i for i, m in enumerate(model.layers) for t in keras.tree.flatten(m.input)}
+    found, waiting = [], set[int]()
+    for i, layer in enumerate(model.layers):
+        waiting = {tensor for tensor in waiting if last[tensor] > i}
+        if not waiting:
+            found.append(layer.output)
+        waiting.add(id(layer.output))
+    return found
 
 
 def training_step(model: Any, images: np.ndarray, labels: np.ndarray) -> Callable[[], Any]:
@@ -195,6 +247,11 @@ class Server:
                 kept[variant] = kept_bytes(self.steps[variant], batch, side)
             for _ in range(_WARM_UP_STEPS):
                 self.steps[variant]()
+        _enable.set_fusion(True)
+        recomputed = training_step(Recomputed(models[FUSED]), images, labels)
+        with contextlib.suppress(ValueError):
+            # With oneDNN not of EfficientNets, whose optimized graph loses a padding's shape.
+            kept[RECOMPUTED] = kept_bytes(recomputed, batch, side)
         if _enable.fused_so_far() == before:
             raise ValueError("no batch norm is fused with the activation behind it")
         return kept

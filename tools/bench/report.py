@@ -7,12 +7,13 @@ import dataclasses
 import itertools
 import pathlib
 import statistics
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bench import results
 from bench.libraries import CANDIDATE, ENTRIES, PEERS
-from bench.results import FUSED, IDENTITY, KERAS, OURS, WITHOUT_BOTH, Measurement, Run
+from bench.results import FUSED, IDENTITY, KERAS, OURS, RECOMPUTED, WITHOUT_BOTH, Measurement, Run
 from bench.rows import CALLS, GRADIENT, LATENCY
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -168,14 +169,17 @@ def network_table(run: Run, fused: bool) -> Table:
 
 
 def kept_table(run: Run) -> Table:
-    """What a training step keeps for its gradient."""
-    headings = ["network", "input", "Keras", "fused", "fused / Keras"]
+    """What a training step keeps for its gradient; older runs have no recomputed ones."""
+    kept = [m for m in run.networks if m.kept]
+    variants = [v for v in (KERAS, FUSED, RECOMPUTED) if any(v in m.kept for m in kept)]
+    shares = [f"{variant} / Keras" for variant in variants[1:]]
+    headings = ["network", "input", "Keras", *variants[1:], *shares]
     table = Table("Kept for the gradient in a training step", headings, 2)
-    for m in (m for m in run.networks if m.kept):
-        sizes = [m.kept[variant] for variant in (KERAS, FUSED)]
-        cells = [f"{size / 1e6:.0f} MB" for size in sizes]
-        share = f"{sizes[1] / sizes[0]:.2f}"
-        table.rows.append([m.network, f"{m.batch}x{m.side}x{m.side}x3", *cells, share])
+    for m in kept:
+        sizes = [m.kept.get(variant) for variant in variants]
+        cells = ["-" if size is None else f"{size / 1e6:.0f} MB" for size in sizes]
+        cells += ["-" if size is None else f"{size / m.kept[KERAS]:.2f}" for size in sizes[1:]]
+        table.rows.append([m.network, f"{m.batch}x{m.side}x{m.side}x3", *cells])
     return table
 
 
@@ -280,14 +284,23 @@ def _where(run: Run) -> list[str]:
     return [run.machine["cpu"], threads, *versions, run.machine["date"]]
 
 
+# Calls whose tables the site's page has, and the repository's has not.
+_SITE_ALONE = ("layer_relu", "layer_add_relu")
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 100, break_on_hyphens=False)
+
+
 def _headline(run: Run) -> str:
     """For the README."""
     where = ", ".join(word for word in _where(run) if "PyTorch" not in word)
-    which = (
-        "At the largest size the networks that gain the most, the median and the least, then the "
+    number = len({m.network for m in run.networks if m.turns})
+    caption = (
+        f"The largest, the median and the smallest gain of {number} networks, and the smallest in "
+        f"smaller images; float32, medians; {where}."
     )
-    which += "network that gains the least at another; float32, medians"
-    return f"{headline_table(run).markdown()}\n\n{which}; {where}."
+    return f"{headline_table(run).markdown()}\n\n{caption}"
 
 
 def _overviews(run: Run) -> str:
@@ -299,22 +312,22 @@ def _overviews(run: Run) -> str:
         f"{CALLS[GRADIENT].title}: above 1 tf_bn_ops is faster; -: the peer refuses. "
         f"{', '.join(_where(run))}."
     )
-    parts = [overview_table(run, GRADIENT).markdown(), caption]
+    parts = [overview_table(run, GRADIENT).markdown(), _wrapped(caption)]
     for name, call in CALLS.items():
-        if call.lead and run.of_section(name):
+        if call.lead and name not in _SITE_ALONE and run.of_section(name):
             parts += [call.lead, overview_table(run, name).markdown()]
-    if run.networks:
+    if side := max((m.side for m in run.networks), default=0):
+        largest = dataclasses.replace(run, networks=[m for m in run.networks if m.side == side])
         parts += [
-            "A training step of whole networks: Keras' batch norm, this library's, and none:",
-            network_table(run, False).markdown(),
-            "With batch norm fused with the activations behind it, and with neither of both:",
-            network_table(run, True).markdown(),
+            "A training step of whole networks: with Keras' batch norm, with this library's, fused with "
+            "the activations behind it, and with none of them:",
+            network_table(largest, True).markdown(),
         ]
-    if (kept := kept_table(run)).rows:
-        parts += [
-            "What a training step keeps for its gradient, beside weights and images:",
-            kept.markdown(),
-        ]
+        if (kept := kept_table(largest)).rows:
+            parts += [
+                "What it keeps for its gradient, beside weights and images:",
+                kept.markdown(),
+            ]
     return "\n\n".join(parts)
 
 

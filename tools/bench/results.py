@@ -75,6 +75,8 @@ KERAS, OURS, IDENTITY, FUSED, WITHOUT_BOTH = VARIANTS = (
     *("keras", "tf_bn_ops", "identity"),
     *("fused", "without_both"),
 )
+# FUSED below tf.recompute_grad: what it keeps is counted, and its steps are not timed.
+RECOMPUTED = "recomputed"
 
 
 @dataclasses.dataclass

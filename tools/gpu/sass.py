@@ -3,7 +3,7 @@
 Compiles cc/gpu/kernels for some architectures and reads the disassembly: the 16-byte loads that a
 thread has in flight in its loop over items, registers, spills. Prints a line per kernel, fails
 where a kernel has fewer loads in flight than hide the latency of DRAM or spills registers, and with
---docs writes the summary into docs/gpu.md.
+--table prints the range over formulas and architectures instead.
 
 nvdisasm is in the CUDA toolkit and in Triton's wheel (pip download triton); NVDISASM names it.
 Without it, or without nvcc, the command prints why it is skipped and succeeds.
@@ -28,7 +28,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 ARCHS = ("75", "80", "86", "89", "90")
 # kMinVectorsAhead of cc/gpu/device_pass.h.
 LEAST_LOADS = 4
-_BEGIN, _END = "<!-- written by make gpu-sass -->", "<!-- end -->"
 _TYPES = {"f": "float32", "d": "float64", "7Float16": "half", "8Bfloat16": "bfloat16"}
 
 
@@ -247,7 +246,7 @@ def problems(kernels: Iterable[Kernel]) -> list[str]:
 
 
 def table(kernels: Sequence[Kernel]) -> str:
-    """The summary of docs/gpu.md: the range over formulas and architectures."""
+    """The range over formulas and architectures."""
     rows = collections.defaultdict(list)
     for k in kernels:
         rows[k.kind, k.dtype, k.layout].append(k)
@@ -266,34 +265,26 @@ def table(kernels: Sequence[Kernel]) -> str:
     return "\n".join(lines)
 
 
-def write_docs(kernels: Sequence[Kernel]) -> None:
-    """Replaces the table of docs/gpu.md."""
-    path = ROOT / "docs" / "gpu.md"
-    before, rest = path.read_text().split(_BEGIN)
-    _, after = rest.split(_END)
-    path.write_text(f"{before}{_BEGIN}\n{table(kernels)}\n{_END}{after}")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--archs", nargs="+", default=ARCHS, help="as 80 90")
     parser.add_argument("--nvcc", default=os.environ.get("NVCC", "nvcc"))
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build" / "sass")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--docs", action="store_true", help="write the table of docs/gpu.md")
+    parser.add_argument("--table", action="store_true", help="print ranges, and not every kernel")
     flags = parser.parse_args()
     try:
         kernels = count(flags.archs, flags.folder, flags.nvcc, flags.jobs)
     except Skipped as reason:
         print(f"gpu-sass: skipped, {reason}; nothing was counted.")
         return
-    for k in kernels:
+    if flags.table:
+        print(table(kernels))
+    for k in () if flags.table else kernels:
         print(
             f"sm_{k.arch} {k.kind:15} {k.formula:30} {k.dtype:8} {k.layout:14} "
             f"{k.loads} loads, {k.registers} registers"
         )
-    if flags.docs:
-        write_docs(kernels)
     wrong = problems(kernels)
     for line in wrong:
         print(f"gpu-sass: {line}")
