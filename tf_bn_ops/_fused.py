@@ -151,11 +151,14 @@ def fused_batch_norm(
         parts = (x, scale, offset), (mean, variance), side_inputs
         result = _by_parts(attrs, name, replicas, *parts)
         return result._replace(y=_activated(behind, result.y))
+    # A barrier for TensorFlow's remapper, without a copy: behind y where x is of a convolution that
+    # it may fuse the op into, else before it (docs/adr/0037). Below a tape it fuses nothing, and y
+    # stays next to what is behind, for this library's optimizer.
+    in_convolution = False
     if not attrs.is_training and not is_wide and not tf.executing_eagerly():
-        # A barrier for TensorFlow's remapper, without a copy. It would fuse the op into a Conv2D
-        # before it: with tanh and mish behind it into an op without a kernel, and with channels
-        # elsewhere into wrong numbers, since it compares no data formats (docs/adr/0037).
-        x, mean = tf.raw_ops.IdentityN(input=[x, mean])
+        in_convolution = not record.could_possibly_record() and _is_of_convolution(x, attrs)
+        if not in_convolution:
+            x, mean = tf.raw_ops.IdentityN(input=[x, mean])
     inputs = _recording.captured(x, scale, offset, mean, variance)
     # tf_keras' symbolic tensors make a layer of each public function that is called.
     is_symbolic = not all(isinstance(tensor, tf.Tensor) for tensor in inputs)
@@ -164,6 +167,8 @@ def fused_batch_norm(
     else:
         frozen = _frozen_formula if is_wide or is_symbolic else _frozen
         y = frozen(attrs, name, *inputs)
+        if in_convolution:
+            y = tf.ensure_shape(y, [None] * y.shape.rank)
         y = _activated(attrs.activation, y, *side_inputs)
         statistics = [*inputs[3:]]
     if not is_symbolic and (not tf.executing_eagerly() or record.could_possibly_record()):
@@ -226,6 +231,24 @@ def _of_rank(x: Any, data_format: str) -> Any:
             f"x has rank {x.shape.rank}, with data_format {data_format!r} it must have rank {rank}"
         )
     return x
+
+
+def _is_of_convolution(x: Any, attrs: _Attrs) -> bool:
+    """Whether `x` is the result of a convolution that TensorFlow has a kernel for together with a
+    norm, but for some activations behind it. Its remapper fuses others: in other data formats, of
+    groups and of 16 bits."""
+    import tensorflow as tf
+
+    op = getattr(x, "op", None)
+    if op is None or op.type != "Conv2D" or op.graph is not tf.compat.v1.get_default_graph():
+        return False
+    images, kernel = op.inputs
+    return (
+        x.dtype is tf.float32
+        and attrs.data_format == op.get_attr("data_format").decode() == "NHWC"
+        and kernel.shape[2] is not None
+        and images.shape[3] == kernel.shape[2]
+    )
 
 
 def _vector(value: Any, dtype: Any) -> Any:

@@ -226,11 +226,12 @@ class Graph:
         if self.dtype == tf.float32 and self.data_format != "NDHWC":
             versions.append("")
         if own:
-            versions.append("Ex")
+            versions += ["Ex", "in Python"]
         version = draw.choice(versions)
         # TensorFlow's remapper takes a frozen norm apart of which no node reads statistics, whether
         # they are fetched or not, and puts its constants outside of the loop that it is in.
-        is_whole = own or (self.has_gradient and version == "V3")
+        is_tensorflows = not own or version == "in Python"
+        is_whole = not is_tensorflows or (self.has_gradient and version in ("V3", "in Python"))
         is_training = not is_frozen or (self._loops > 0 and not is_whole)
         vectors = [tf.constant(draw.vector()) for _ in range(4)]
         if self._depth == 0:
@@ -240,7 +241,10 @@ class Graph:
             attrs["exponential_avg_factor"] = 0.25
         if version == "Ex":
             attrs |= {"side_input": [], "bessel_correction": not draw.has("biased", 0.5)}
-        outputs = getattr(tf_bn_ops.raw_ops if own else tf.raw_ops, f"FusedBatchNorm{version}")(
+        op = tf_bn_ops.fused_batch_norm
+        if version != "in Python":
+            op = getattr(tf_bn_ops.raw_ops if own else tf.raw_ops, f"FusedBatchNorm{version}")
+        outputs = op(
             x=x, epsilon=0.01, **attrs,
             **dict(zip(("scale", "offset", "mean", "variance"), vectors, strict=True)),
         )  # fmt: skip

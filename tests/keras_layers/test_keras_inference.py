@@ -5,7 +5,9 @@ The reference is Keras' model of the same weights.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import itertools
 from typing import Any
 
 import forked
@@ -13,6 +15,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 import tf_bn_ops
 from tf_bn_ops.keras import (
@@ -123,19 +126,92 @@ def test_behind_every_convolution_and_before_every_activation(dtype, onednn, act
     forked.call(optimized, dtype, activations, **variables)
 
 
-@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
-@pytest.mark.parametrize("activation", [tf.nn.relu, tf.tanh])
-def test_the_function_behind_a_convolution(data_format, activation):
-    """Whose channels are the last, whatever those of batch norm are."""
-    x, kernel = random(2, 4, 4, 4), random(3, 3, 4, 4) / 9
-    vectors = [np.arange(1, 5, dtype="float32") + i for i in range(4)]
+def conv(x, seed, size=3, depth=4, strides=1, padding: Any = "SAME", **options):
+    """A convolution with a kernel of its own: TensorFlow makes one of two that are the same."""
+    kernel = np.random.default_rng(seed).normal(0, 0.3, [size, size, depth, 4])
+    return tf.nn.conv2d(x, tf.cast(kernel, x.dtype), strides, padding, **options)
 
-    def infer(x):
-        y = tf.nn.conv2d(x, kernel, 1, "SAME")
-        norm = tf_bn_ops.fused_batch_norm(y, *vectors, data_format=data_format, is_training=False)
-        return activation(norm.y)
 
-    np.testing.assert_allclose(tf.function(infer)(x), infer(x), rtol=1e-5, atol=1e-5)
+CONVOLUTIONS: dict[str, Any] = {
+    "1x1": functools.partial(conv, size=1),
+    "3x3": conv,
+    "strides": functools.partial(conv, strides=2, padding="VALID"),
+    "dilations": functools.partial(conv, dilations=2),
+    "explicit": functools.partial(conv, padding=[[0, 0], [1, 2], [2, 1], [0, 0]]),
+    # Not let in: TensorFlow has no kernel, or fuses what it should not.
+    "grouped": functools.partial(conv, depth=2),
+    "of an inner function": lambda x, seed: tf.function(conv)(x, seed),
+    "channels first": functools.partial(conv, data_format="NCHW"),
+    "transposed": lambda x, seed: tf.nn.conv2d_transpose(
+        x, tf.fill([3, 3, 4, 4], tf.cast(seed / 99, x.dtype)), tf.shape(x), 1
+    ),
+}
+LET_IN = [*CONVOLUTIONS][:5]
+BEHIND: dict[str, Any] = {
+    "nothing": tf.identity,
+    **{name: getattr(tf.nn, name) for name in ("relu", "relu6", "elu", "leaky_relu", "silu")},
+    "tanh": tf.tanh,
+    "mish": lambda y: y * tf.tanh(tf.nn.softplus(y)),
+    "residual": lambda y: tf.nn.relu(y + tf.reverse(y, [1])),
+}
+
+
+def function_behind_convolutions(dtype: str) -> None:
+    tolerance = {"float32": 2e-5, "half": 2e-2, "bfloat16": 2e-1}[dtype]
+    vectors = [np.arange(1, 5, dtype="float32") / 3 + i / 2 for i in range(4)]
+    kinds = [*CONVOLUTIONS]
+    if not has_channels_first(dtype):
+        kinds.remove("channels first")
+    cases = [*itertools.product(kinds, ["NHWC"], BEHIND)]
+    # All axes have four elements: each can be the channels.
+    cases += itertools.product({"3x3", "channels first"} & {*kinds}, ["NCHW"], BEHIND)
+
+    def infer(x, norm):
+        results = []
+        for seed, (kind, data_format, behind) in enumerate(cases):
+            results.append(BEHIND[behind](norm(CONVOLUTIONS[kind](x, seed), data_format)))
+        return results
+
+    def fused(y, data_format):
+        return tf_bn_ops.fused_batch_norm(y, *vectors, data_format=data_format, is_training=False).y
+
+    def formula(y, data_format):
+        shape = [4] if data_format == "NHWC" else [4, 1, 1]
+        scale, offset, mean, variance = (tf.cast(tf.reshape(v, shape), tf.float64) for v in vectors)
+        y = tf.cast(y, tf.float64)
+        return tf.nn.batch_normalization(y, mean, variance, offset, scale, 1e-3)
+
+    x = tf.cast(random(2, 4, 4, 4), dtype)
+    context.context().enable_graph_collection()
+    fused_results = tf.function(infer, autograph=False)(x, fused)
+    graphs = context.context().export_run_metadata().partition_graphs
+    ops = {node.name: node.op for graph in graphs for node in graph.node}
+    behind = [
+        ops[node.input[0]] for graph in graphs for node in graph.node if node.op == "EnsureShape"
+    ]
+    let_in = len(LET_IN) * len(BEHIND) if dtype == "float32" else 0
+    assert len(behind) == let_in and all("FusedConv2D" in op for op in behind), behind
+    for case, got, want in zip(cases, fused_results, infer(x, formula), strict=True):
+        np.testing.assert_allclose(
+            tf.cast(got, tf.float64), want, rtol=tolerance, atol=tolerance, err_msg=str(case)
+        )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "onednn"),
+    [
+        ("float32", True),
+        *(
+            pytest.param(dtype, onednn, marks=pytest.mark.long)
+            for dtype, onednn in (("float32", False), ("half", True), ("bfloat16", True))
+        ),
+    ],
+)
+def test_the_function_behind_convolutions(dtype, onednn):
+    """TensorFlow fuses it into those that have kernels, activations never: of any data format,
+    whatever that of the norm is."""
+    variables = {"TF_ENABLE_ONEDNN_OPTS": str(int(onednn))}
+    forked.call(function_behind_convolutions, dtype, **variables)
 
 
 # ---- Converted for devices -----------------------------------------------------------------------

@@ -91,7 +91,7 @@ bool IsActivation(const NodeDef& node) {
 }
 
 bool IsGate(const NodeDef& node) {
-  return IsOneOf(node.op(), {"Identity", "StopGradient"}) &&
+  return IsOneOf(node.op(), {"Identity", "StopGradient", "EnsureShape"}) &&
          HasDataInputs(node, 1);
 }
 
