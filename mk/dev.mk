@@ -1,7 +1,7 @@
 # What a developer runs now and then: mutants, sanitizers, fuzzing, other machines and TensorFlows, Bazel, releases.
 # Included by the Makefile, whose variables it uses.
 
-.PHONY: bitwise-against bench-against mutants sanitize sanitize-core sanitize-threads fuzz fuzz-run matrix aarch64-parts \
+.PHONY: bitwise-against bench-against networks suites mutants sanitize sanitize-core sanitize-threads fuzz fuzz-run matrix aarch64-parts \
   aarch64-test wheels wheel-conformance test-wheel release release-check bazel
 
 bitwise-against: all  ## Compare every output bit by bit with another commit: REF=<commit>; ARGS="--cases=500"
@@ -11,6 +11,12 @@ bitwise-against: all  ## Compare every output bit by bit with another commit: RE
 bench-against: $(LIB_DIR)/libtf_bn_ops_core.so  ## Measure this tree's core library against another build's: LIB=/path/to/libtf_bn_ops_core.so
 	$(Q)[ -n '$(LIB)' ] || { echo "error: make bench-against needs LIB=/path/to/libtf_bn_ops_core.so, the library to compare with." >&2; exit 1; }
 	$(Q)'$(PYTHON)' tools/bench/bench_command.py --against='$(LIB)' $(ARGS)
+
+networks: all  ## Train whole networks by Keras and by this library, an hour: ARGS="ResNet50", or --record for the table of docs/evidence.md
+	$(Q)'$(PYTHON)' tools/train_networks.py $(ARGS)
+
+suites: all  ## Run Keras' own tests under TF_BN_OPS=1 and without, an hour: ARGS="models", or --record for the table of docs/evidence.md
+	$(Q)'$(PYTHON)' tools/suites.py $(ARGS)
 
 mutants: $(PYTHON_READY)  ## Check that the conformance run catches every wrong kernel of tests/mutants; ARGS="NAME ..."
 	$(Q)'$(PYTHON)' tests/mutants/run.py $(ARGS)

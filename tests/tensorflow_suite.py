@@ -5,7 +5,7 @@ usage: python tests/tensorflow_suite.py function|override FILE [TEST ...]
 function: `nn_impl.fused_batch_norm` is this library's. override: it is TensorFlow's, on this
 library's kernels.
 
-docs/dropin.md says where the files are: TensorFlow's wheel does not ship them.
+docs/evidence.md says where the files are: TensorFlow's wheel does not ship them.
 """
 
 from __future__ import annotations

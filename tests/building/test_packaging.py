@@ -136,6 +136,7 @@ def test_objects_of_a_passing_tensorflow_are_passing_too(tree, tmp_path):
 
 @needs_build_tools
 def test_sdist_holds_all_sources(sdist, repo_root):
+    """Promise: The sdist builds by itself."""
     assert sdist.name == f"tf_bn_ops-{_version.__version__}.tar.gz"  # Built against nothing.
     with tarfile.open(sdist) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}

@@ -179,7 +179,10 @@ def minors_of(wheel: pathlib.Path) -> list[str]:
 
 @long
 def test_the_wheel_is_one_file_for_every_tensorflow(wheel):
-    """Its name, requirements, licence and libraries; smaller than one version's was before."""
+    """Its name, requirements, licence and libraries; smaller than one version's was before.
+
+    Promise: One wheel serves every TensorFlow that is supported.
+    """
     contents = tool("contents")
     assert contents.problems(wheel, minors_of(wheel)) == []
     assert len(minors_of(wheel)) == 2

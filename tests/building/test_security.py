@@ -27,6 +27,7 @@ needs_readelf = pytest.mark.skipif(
 @needs_readelf
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda path: path.stem)
 def test_libraries_are_hardened(library):
+    """Promise: Libraries are hardened."""
     assert_hardened(library)
 
 
@@ -100,7 +101,10 @@ def test_an_ordinary_run_alone_follows_the_environment(startup_file, how):
 
 
 def test_a_program_with_capabilities_does_not(monkeypatch):
-    """Its ids are those of the caller: the kernel's own flag decides, as for LD_LIBRARY_PATH."""
+    """Its ids are those of the caller: the kernel's own flag decides, as for LD_LIBRARY_PATH.
+
+    Promise: A program that runs with more rights than its user ignores the variables.
+    """
     page_size = 6  # AT_PAGESZ: that this is the vector which the kernel filled.
     assert _environment._auxiliary(page_size) == os.sysconf("SC_PAGE_SIZE")
     monkeypatch.setenv("TF_BN_OPS", "1")

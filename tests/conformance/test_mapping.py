@@ -43,6 +43,7 @@ def _run(*flags):
 
 @pytest.mark.long
 def test_third_party_op_is_judged_by_mapping_file_alone(library, tmp_path):
+    """Promise: One command judges an op of anyone's."""
     flags = (f"--mapping={VENDOR}", "--cases=24", f"--json={tmp_path / 'run.json'}")
     result = _run(f"--library={library}", *flags)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -214,7 +215,10 @@ def test_a_call_without_the_optional_attrs_is_compared(change, kind, said):
 
 @pytest.mark.long
 def test_wrong_third_party_op_fails_and_replays(library, tmp_path):
-    """Also where its signature is another one, and the mapping does not say so."""
+    """Also where its signature is another one, and the mapping does not say so.
+
+    Promise: A wrong op fails, and a command repeats the failing case.
+    """
     file, page = tmp_path / "wrong.toml", tmp_path / "run.html"
     text = VENDOR.read_text(encoding="utf-8")
     text = text.replace('differs = ["order", "defaults", "shapes", "values"]', "")

@@ -76,6 +76,7 @@ def in_turn(view: View, formula: str, mode: str) -> tuple[str, str]:
     ids=str,
 )
 def test_every_build_is_right_and_all_are_bitwise_identical(view, case):
+    """Promise: Results are bitwise identical on every instruction set that runs here."""
     (formula, mode), (dtype, kind) = case, in_turn(view, *case)
     assert_builds_are_right_and_bitwise_identical(*draw(formula, view, dtype, mode, kind))
 
@@ -100,7 +101,10 @@ KINDS = [
 
 @pytest.mark.parametrize(("formula", "mode", "kind"), KINDS)
 def test_every_kind_of_inputs(formula, mode, kind):
-    """Large means, outliers, subnormal numbers, constants, NaN and infinities, ..."""
+    """Large means, outliers, subnormal numbers, constants, NaN and infinities, ...
+
+    Promise: Errors stay within the derived bounds for inputs of every kind.
+    """
     for dtype, view in itertools.product(DTYPES, [(33, 7, 1), (5, 4, 67), (300, 3, 1)]):
         assert_builds_are_right_and_bitwise_identical(*draw(formula, view, dtype, mode, kind))
 
@@ -127,6 +131,7 @@ def test_the_draws_have_every_activation_with_and_without_a_side_input():
 @pytest.mark.parametrize("view", [(4000, 40, 1), (9000, 3, 1), (8, 300, 49), (3, 7, 9000)], ids=str)
 @OF_EVERY_FORMULA
 def test_bitwise_identical_for_any_number_of_threads(formula, mode, view, dtype):
+    """Promise: Results are bitwise identical for any number of threads."""
     problem = repeated(formula, view, dtype, mode)
     assert len({bits(c_abi.run(problem, threads=n)) for n in (1, 2, 3, 7, 16)}) == 1
 
@@ -177,7 +182,10 @@ def random_view(rng: np.random.Generator) -> View:
 @OF_EVERY_FORMULA
 def test_no_bit_depends_on_addresses_builds_or_threads(formula, mode, cases, dtype):
     """Views below and beyond L2: rows and segments, temporal and non-temporal stores, pipelines and
-    first passes that store; arrays anywhere, or all equally far from a cache line."""
+    first passes that store; arrays anywhere, or all equally far from a cache line.
+
+    Promise: Results are bitwise identical on every run, wherever the arrays lie.
+    """
     rng = np.random.default_rng([cases, *dtype.encode(), *formula.encode(), *mode.encode()])
     for _ in range(cases):
         view = random_view(rng)
@@ -371,6 +379,7 @@ UNKNOWN = "{} must be one of the TFBN_ element types"
 )
 @OF_EVERY_FORMULA
 def test_errors_are_one_sentence(formula, mode, fields, sentence):
+    """Promise: A wrong call of the C ABI gets one sentence, and no result."""
     with pytest.raises(ValueError) as error:
         c_abi.run(problem_of(formula, (2, 3, 1), mode=mode), **fields)
     assert str(error.value).startswith(sentence)

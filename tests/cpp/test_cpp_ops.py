@@ -37,7 +37,10 @@ def test_every_class_makes_the_node_that_python_makes(run_client, every_class, t
 
 def test_same_source_means_the_same(run_client):
     """tests/cpp/same_source.h: nodes with and without attributes, and the status of the scope where
-    something is wrong, with a node where TensorFlow's own class has one."""
+    something is wrong, with a node where TensorFlow's own class has one.
+
+    Promise: C++ classes are spelled as TensorFlow's.
+    """
     results = [run_client(which) for which in ("builtin", "ours")]
     for result in results:
         assert result.returncode == 0, result.stderr

@@ -81,7 +81,10 @@ def test_digits_resnet_learns_alike():
 
 
 def test_the_first_command_prints_what_the_readme_shows():
-    """But for numbers and the instruction set."""
+    """But for numbers and the instruction set.
+
+    Promise: The README's first command prints what the README shows.
+    """
     command = [sys.executable, "-m", "tf_bn_ops", "run", "--report", "examples/train.py"]
     told = run(command, ROOT, PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="3")
     assert (told.returncode, told.stdout) == (0, ""), told.stderr

@@ -145,6 +145,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], int]] = {
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_results_are_those_without_the_optimizer(name):
+    """Promise: Fusion changes results by rounding at most."""
     program, places = PROGRAMS[name]
     got, count = counted(program)
     want, none = counted(program, is_on=False)

@@ -130,6 +130,8 @@ def called(request) -> dict:
 
 
 def test_all_execution_modes_run_on_our_kernels(called):
+    """Promise: With kernels=True TensorFlow's ops run on this library in every mode of
+    execution."""
     assert not_ours(called["after"]) == []
     assert called["loaded"] == [False, True]
 

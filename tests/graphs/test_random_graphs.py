@@ -8,6 +8,7 @@ import random_graphs
 
 @pytest.mark.long
 def test_random_graphs():
+    """Promise: What a graph computes does not depend on being fused."""
     result, failures = random_graphs.run(120, seed=0)
     assert not failures, "\n".join(failures)
     # A share of them is fused, in each way: nothing is shown by graphs that stay as they are.

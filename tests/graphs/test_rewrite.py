@@ -75,7 +75,10 @@ def batch() -> np.ndarray:
 @pytest.mark.parametrize("gradients_only", [False, True])
 def test_only_ops_change_and_the_way_back_is_the_identity(gradients_only):
     """With gradients only, for graphs whose forward ops are to go on loading without this
-    library."""
+    library.
+
+    Promise: Rewriting there and back is the identity.
+    """
     graph_def = make_graph_def()
     original = graph_def.SerializeToString(deterministic=True)
     renamed = rewrite.to_shim(graph_def, gradients_only=gradients_only)

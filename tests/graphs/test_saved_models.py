@@ -191,7 +191,10 @@ def losses(path: pathlib.Path) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("used_before", [False, True], ids=["fresh", "differentiated"])
 def test_inference_loads_anywhere(tmp_path, used_before):
-    """Traced while it is saved, or earlier; what is loaded has TensorFlow's gradient."""
+    """Traced while it is saved, or earlier; what is loaded has TensorFlow's gradient.
+
+    Promise: A SavedModel for inference loads without this library.
+    """
     model = Inference()
     if used_before:
         gradient(model.serve, tf.constant(X))
@@ -214,6 +217,7 @@ def test_inference_loads_anywhere(tmp_path, used_before):
     ],
 )
 def test_what_trains_loads_anywhere_once_it_is_rewritten(tmp_path, kind, op):
+    """Promise: A SavedModel that trains loads without this library once it is rewritten."""
     model, ours, builtin = kind(), tmp_path / "ours", tmp_path / "builtin"
     save(model, ours)
     want = results(model.serve)

@@ -145,7 +145,10 @@ def test_keras_layer_switched_on_is_this_one(name, training):
 
 
 def test_a_step_is_one_op_and_two_assignments():
-    """The new moving statistics are outputs of the op: nothing is computed beside it."""
+    """The new moving statistics are outputs of the op: nothing is computed beside it.
+
+    Promise: A step of the layer in training is one op in each direction.
+    """
     x = make_input(4, -1)
     for layer in (BatchNormalization(), BatchNormalization(scale=False, center=False)):
         layer.build(x.shape)
@@ -169,7 +172,10 @@ def test_batches_of_one_element():
 @pytest.mark.parametrize("known", [True, False], ids=["known shape", "unknown shape"])
 @pytest.mark.parametrize("path", ["fused", "float64", "synchronized", "masked"])
 def test_an_empty_batch_leaves_the_moving_statistics(path, known, shape):
-    """On every path; Keras' are NaN then. A batch with samples moves them."""
+    """On every path; Keras' are NaN then. A batch with samples moves them.
+
+    Promise: An empty batch leaves the moving statistics.
+    """
     config = {"float64": {"dtype": "float64"}, "synchronized": {"synchronized": True}}
     layer = BatchNormalization(momentum=0.5, **config.get(path, {}))
     layer.build((None, None, 3))
@@ -251,6 +257,7 @@ def test_the_mask_of_the_input_counts_with_a_side_input():
 
 
 def test_config_and_weights_are_the_parents():
+    """Promise: The layer's weights and configuration are Keras'."""
     parent = keras.layers.BatchNormalization(
         axis=1, momentum=0.5, gamma_regularizer="l2", beta_constraint="non_neg", name="mine",
         synchronized=True,

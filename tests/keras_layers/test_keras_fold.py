@@ -205,7 +205,10 @@ MODELS = [
 
 @pytest.mark.parametrize("make", MODELS)
 def test_every_known_graph(make, tmp_path):
-    """The models share no weight, the first is as it was, and the new one is saved as any."""
+    """The models share no weight, the first is as it was, and the new one is saved as any.
+
+    Promise: A folded model computes what the model computes in inference.
+    """
     model = randomized(make())
     before, nodes = model.get_weights(), [len(m._inbound_nodes) for m in model._flatten_layers()]
     x = inputs_of(model)

@@ -240,6 +240,7 @@ def lite(model, folder, x) -> tuple[list[str], np.ndarray]:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", BEFORE)
 def test_converters_fold_it_into_the_layer_before(tmp_path, name):
+    """Promise: Converters fold the layer into the one before, as Keras'."""
     shape, make = BEFORE[name]
     model = keras.Sequential([keras.Input(shape), make(), KERAS_LAYER(), layers.ReLU()])
     randomize(model)
@@ -395,6 +396,7 @@ assert "tf_bn_ops" not in sys.modules
     ],
 )
 def test_exported_models_load_without_this_library(tmp_path, kinds):
+    """Promise: Exported models load without this library."""
     x = random(4, 6, 6, 3)
     for way, make, export in kinds:
         synchronized = BatchNormalization(synchronized=True, activation="relu")

@@ -64,6 +64,7 @@ def step(layer, how, compiled, config, arguments):
     ("name", "recompute"), [*((name, tf.recompute_grad) for name in CALLS), ("fused", nested)]
 )
 def test_statistics_move_once_and_gradients_are_bitwise_identical(layer, name, recompute, compiled):
+    """Promise: Recomputation moves the statistics once, and gradients keep their bits."""
     want = step(layer, lambda f: f, compiled, *CALLS[name])
     got = step(layer, recompute, compiled, *CALLS[name])
     for a, b in zip(want, got, strict=True):

@@ -168,6 +168,7 @@ def assert_close(got, want, rtol=1e-4, atol=1e-5) -> None:
 
 @pytest.mark.parametrize("make", MODELS)
 def test_replaced_it_computes_the_same_and_restored_it_is_what_it_was(make):
+    """Promise: A replaced model computes the same, and restored it is what it was."""
     model, x = randomized(make)
     want, state = values(model(x, training=False)), [np.array(v.numpy()) for v in model.variables]
     layers, before = norms(model), [(type(layer), dict(vars(layer))) for layer in norms(model)]
@@ -490,6 +491,7 @@ def test_weights_go_from_one_to_the_other(tmp_path):
 
 
 def test_restored_models_load_without_this_library(tmp_path):
+    """Promise: A restored model's file loads without this library."""
     model, _ = randomized(wrapped)
     plain = keras.Sequential([keras.Input((5, 4)), model.layers[1], KERAS_LAYER(synchronized=True)])
     config = [layer.get_config() for layer in norms(plain)]

@@ -35,6 +35,7 @@ def data(shape=(6, 4, 5, 3), dtype="float32"):
 
 
 def test_on_and_off():
+    """Promise: Enable(keras=True) reaches layers that exist, and disable() undoes it."""
     before, x = KERAS_LAYER(), data()
     assert not is_fused(before, x, training=True)
     assert enable() == enable() == tf_bn_ops.Enabled(keras=True)

@@ -248,6 +248,7 @@ def state(model):
 
 @pytest.mark.parametrize("dropout", [False, True])
 def test_nothing_else_changes(dropout):
+    """Promise: Update_batch_norm changes moving statistics and nothing else."""
     model = compiled()
     before, attributes = state(model), {id(m): {*vars(m)} for m in model._flatten_layers()}
     functions = model.train_function, model.predict_function

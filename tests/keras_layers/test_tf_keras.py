@@ -104,7 +104,10 @@ def run(program: str, **changes: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.long
 def test_the_override_serves_its_layers_and_nothing_else_does():
-    """At a mean of 1e5 TensorFlow's kernels err in the third digit or before, ours by rounding."""
+    """At a mean of 1e5 TensorFlow's kernels err in the third digit or before, ours by rounding.
+
+    Promise: Keras 2 runs on replaced kernels.
+    """
     told = json.loads(run(PROGRAM, TF_ENABLE_ONEDNN_OPTS="1").stdout.splitlines()[-1])
     assert "tf_bn_ops.enable()" in told["refusal"] and "\n" not in told["refusal"]
     before, after = told["before"], told["after"]

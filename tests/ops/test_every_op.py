@@ -146,7 +146,10 @@ def test_an_epsilon_that_is_no_number_is_refused(op, in_graph):
 @of_every_op
 def test_values_are_right_and_bitwise_identical_in_every_execution_mode(op):
     """In all types, layouts and modes: in graphs, in place, on constants, on one tensor as two
-    inputs, on parts of arrays, from several threads at once."""
+    inputs, on parts of arrays, from several threads at once.
+
+    Promise: Every op gives the same bits eagerly, in functions, sessions and loops.
+    """
     assert_all_pass(drawn(op, len(combinations(op)), 11, "eager"))
     assert_all_pass(drawn(op, 6, 12, "eager+graph+temporary+alias+slice+unaligned"))
     assert_all_pass([small(op, execution="eager+constant+concurrent")])
@@ -312,7 +315,10 @@ def test_static_shapes_are_the_builtins_or_those_of_the_outputs(op, times):
 
 @of_every_op
 def test_a_malformed_call_is_one_sentence_that_xla_says_too(op):
-    """Of an op without a twin it says which argument must be what, and what it is."""
+    """Of an op without a twin it says which argument must be what, and what it is.
+
+    Promise: A malformed call of an op is one sentence, below XLA too.
+    """
     found = 0
     for case in contract.generate(len(contract.kinds(op)) * 6, 9, combinations(op)):
         if case.kind not in ("error/rank", "error/size"):
@@ -424,7 +430,10 @@ def test_compiled(op, how, times, monkeypatch):
 @of_every_op
 def test_vectorized_map_is_one_call_for_all_iterations(op):
     """With all inputs of each iteration, or with one alone; sums of 16-bit elements in another
-    order may differ by some units in the last place."""
+    order may differ by some units in the last place.
+
+    Promise: `tf.vectorized_map` calls each op once for all iterations.
+    """
     for number, (layout, mode) in enumerate(in_all_layouts_and_modes(op)):
         call, tensors, _ = call_of(
             small(op, layout, mode, dtype=op.dtypes[number % len(op.dtypes)])
@@ -516,7 +525,10 @@ def weighted(outputs: Any, weights: Mapping[str, np.ndarray]) -> Any:
 @of_every_op
 @pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "graph"])
 def test_gradients_are_the_derivatives_of_the_formula(op, in_graph):
-    """By every input, backward and forward, against differences of the formula in float64."""
+    """By every input, backward and forward, against differences of the formula in float64.
+
+    Promise: Gradients of every op are the derivatives of the formula.
+    """
     for layout, mode in [*in_all_layouts_and_modes(op)][: 2 if in_graph else None]:
         case = small(op, layout, mode, dtype="float64" if "float64" in op.dtypes else "float32")
         call, tensors, attrs = call_of(case)

@@ -1,6 +1,6 @@
 """Test suites of others on this library's code: Keras' of the layer, TensorFlow's of the op.
 
-docs/dropin.md lists the results.
+docs/evidence.md lists the results.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def run(*arguments: object, folder: pathlib.Path) -> subprocess.CompletedProcess
 @pytest.mark.long
 @pytest.mark.parametrize("plugin", PLUGINS)
 def test_keras_tests_of_batch_normalization(tmp_path, plugin):
+    """Promise: Keras' own tests of the layer pass on this library's."""
     spec = importlib.util.find_spec("keras.src.layers.normalization.batch_normalization_test")
     if spec is None or spec.origin is None:
         pytest.skip("this Keras ships no tests")
@@ -59,7 +60,7 @@ def test_keras_tests_of_batch_normalization(tmp_path, plugin):
 def test_tensorflow_tests_of_fused_batch_norm(name, way, tmp_path):
     source = pathlib.Path(os.environ.get(TENSORFLOW_TESTS, "nowhere")) / f"{name}.py"
     if not source.is_file():
-        pytest.skip(f"needs {TENSORFLOW_TESTS}, see docs/dropin.md")
+        pytest.skip(f"needs {TENSORFLOW_TESTS}, see docs/evidence.md")
     result = run(TESTS / "tensorflow_suite.py", way, source.resolve(), folder=tmp_path)
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-5000:]
     assert re.search(r"Ran \d+ tests", result.stderr)

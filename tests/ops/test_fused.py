@@ -215,6 +215,7 @@ def second_derivatives(function, is_training, *inputs):
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize(("activation", "with_side_input"), FUSIONS)
 def test_second_derivatives(activation, with_side_input, is_training):
+    """Promise: Second derivatives are those of the formula."""
     inputs = make_fused_inputs("NHWC", "float32")
     ours = fused(activation, with_side_input, epsilon=EPSILON, is_training=is_training)
     attrs = (ours(*inputs).y, "NHWC", is_training, 1.0)
@@ -280,6 +281,7 @@ def test_training_is_one_op_in_each_direction(fusion, order, names):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", [(2, 3, 4, CHANNELS), (None, 3, None, CHANNELS)])
 def test_frozen_functions_hold_ops_of_tensorflow_alone(shape, dtype):
+    """Promise: What infers with fixed statistics holds ops of TensorFlow alone."""
     inputs = make_fused_inputs("NHWC", dtype)
     view, vector = tf.TensorSpec(shape, dtype), tf.TensorSpec([CHANNELS], dtype)
 

@@ -105,6 +105,7 @@ for name, call in calls.items():
 
 
 def test_an_allocation_that_fails_is_an_error_of_the_call(tmp_path):
+    """Promise: A failing allocation is an error of the call, and never the end of the process."""
     source, library = tmp_path / "allocator.cc", tmp_path / "allocator.so"
     source.write_text(ALLOCATOR)
     built = run(["g++", "-shared", "-fPIC", "-O1", source, "-o", library, "-ldl"], tmp_path)

@@ -139,7 +139,10 @@ def test_more_than_2_to_the_31_elements_forward(data_format):
 @pytest.mark.large
 @pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
 def test_more_than_2_to_the_31_elements(data_format):
-    """13 GB of bfloat16. Ones everywhere but in the last element: sums and ends are checked."""
+    """13 GB of bfloat16. Ones everywhere but in the last element: sums and ends are checked.
+
+    Promise: Tensors may have more than 2^31 elements.
+    """
     rows, columns = 46341, 46342  # Their product is just above 2^31.
     shape = (1, rows, columns, 1) if data_format == "NHWC" else (1, 1, rows, columns)
     m = rows * columns

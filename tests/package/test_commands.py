@@ -29,6 +29,7 @@ def run_without(modules: list[str], code: str) -> subprocess.CompletedProcess[st
 
 
 def test_import_needs_neither_the_packages_of_commands_nor_tensorflow():
+    """Promise: `import tf_bn_ops` imports NumPy and nothing else."""
     blocked = [*_NEEDED, "tensorflow", "keras", "ml_dtypes"]
     result = run_without(blocked, "import tf_bn_ops\nprint(tf_bn_ops.library_path())")
     assert (result.returncode, result.stderr) == (0, "")

@@ -100,6 +100,7 @@ def test_unreadable_build_info(other_build):
 
 @pytest.mark.parametrize("built_for", ["2.15.1", "2.2.1", "3.21.0"])
 def test_another_tensorflow_version_is_refused(other_build, built_for):
+    """Promise: A library that does not fit TensorFlow is refused in a sentence."""
     edit_build_info(other_build, tensorflow_version=built_for)
     message = refusal("ABI: version")
     assert f"built for TensorFlow {built_for}" in message

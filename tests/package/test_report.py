@@ -349,6 +349,7 @@ def test_a_switch_that_is_off_records_nothing_by_itself(repo_root, target, recor
 
 
 def test_a_program_that_fits_and_evaluates(tmp_path, repo_root):
+    """Promise: The report counts every call of a kernel once, at its layer."""
     (tmp_path / "train.py").write_text(
         """import tensorflow as tf, keras
 from keras import layers

@@ -89,6 +89,7 @@ def programs(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.mark.parametrize("words", HOW.values(), ids=HOW)
 def test_a_program_finds_what_python_gives_it(programs, words):
+    """Promise: Below `run` a program finds what Python gives it."""
     want, got = both(programs, *words, stdin=PROBE)
     assert want.returncode == 0, want.stderr
     assert (got.returncode, got.stdout, got.stderr) == (0, want.stdout, "")
@@ -115,7 +116,10 @@ ENDS = {
     + [(end, ["-m", "script"]) for end in ("an exception", "a wrong line", "an interrupt")],
 )
 def test_a_program_ends_as_with_python(tmp_path, end, words):
-    """Status, signal, output and traceback."""
+    """Status, signal, output and traceback.
+
+    Promise: Below `run` a program's exit status, signals and tracebacks are its own.
+    """
     (tmp_path / "script.py").write_text("import sys\n" + ENDS[end])
     want, got = both(tmp_path, *words)
     texts = [re.sub("0x[0-9a-f]+|Thread-[0-9]+", "", end.stderr) for end in (want, got)]
@@ -224,6 +228,7 @@ def test_everything_is_on_and_one_line_says_so(tmp_path, repo_root):
 @pytest.mark.long
 @pytest.mark.parametrize("flags", [(), ("-I",)], ids=["as it is", "-I"])
 def test_every_process_has_it_without_a_start_up_file(tmp_path, flags):
+    """Promise: Processes that a program starts have the switch too."""
     (tmp_path / "script.py").write_text(FAMILY)
     how = {"python": editable(tmp_path / "venv"), "PYTHONPATH": ""}
     told = start(tmp_path, *flags, *COMMAND, "script.py", *METHODS, **how)

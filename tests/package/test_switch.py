@@ -133,7 +133,10 @@ def test_what_is_off_imports_and_an_unknown_word_fails_every_import(python, stan
 
 @pytest.mark.parametrize("value", [*WORDS, "1"])
 def test_every_import_fails_where_a_library_is_missing(python, stand_ins, value):
-    """Named by the path that was asked for."""
+    """Named by the path that was asked for.
+
+    Promise: Asked for and not possible is an error, and nothing goes on without.
+    """
     words = [json.dumps([value]), "keras", "tensorflow", "keras.layers", "keras"]
     how = {"PYTHONPATH": str(stand_ins), "TF_BN_OPS_LIBRARY": "/nowhere"}
     _, sentences = json.loads(said(python, IMPORTS, *words, **how))
@@ -298,6 +301,7 @@ def assert_on(told: str, words: list[str] = WORDS) -> None:
     "first", ["load", *(pytest.param(name, marks=pytest.mark.long) for name in [*FIRST_CALLS][1:])]
 )
 def test_whatever_is_called_first_everything_is_on(python, first):
+    """Promise: TF_BN_OPS=1 needs no line in the program, whatever it imports first."""
     assert_on(said(python, FIRST_CALLS[first] + STATE, TF_BN_OPS="1"))
 
 

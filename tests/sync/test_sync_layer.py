@@ -144,6 +144,7 @@ def assert_same_training(got: dict[str, Any], want: dict[str, Any], tolerance: f
 
 @pytest.mark.long
 def test_two_devices_train_as_one_with_the_whole_batch(reference):
+    """Promise: Synchronised replicas train as one on the whole batch."""
     (got,) = train(2)
     assert got.keys() == reference.keys()
     tolerances = {"mixed_float16": 2.0**-7, "mixed_bfloat16": 2.0**-4}

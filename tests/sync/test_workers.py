@@ -52,6 +52,7 @@ def fail_in_the_second_step(how: str, seconds: float) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["dies", "hangs"])
 def test_a_worker_that_fails_is_an_error_in_the_time_of_the_collectives(how):
+    """Promise: A worker that fails ends the others with an error."""
     timeout = 8
     first, _ = forked.cluster(fail_in_the_second_step, how, timeout, workers=2)
     assert first.returncode == 0, first.stderr[-3000:]

@@ -214,7 +214,10 @@ def test_wrong_usage_is_one_sentence(folders, tmp_path, capsys):
 @pytest.mark.long
 @pytest.mark.parametrize("system", ["torch", "onnxruntime"])
 def test_systems_that_are_not_tensorflow_are_judged(system, tmp_path):
-    """PyTorch and ONNX Runtime are careful float32 kernels; an error of a thousandth is found."""
+    """PyTorch and ONNX Runtime are careful float32 kernels; an error of a thousandth is found.
+
+    Promise: Systems other than TensorFlow are judged on exported vectors.
+    """
     if importlib.util.find_spec(system) is None:
         pytest.skip(f"needs {system}")
     flags = ("--ops=FusedBatchNormV3,FusedBatchNormGradV3", "--dtypes=float32", "--cases=200")
