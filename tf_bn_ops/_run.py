@@ -72,7 +72,7 @@ def main(argv: list[str]) -> int:
             raise _command.UsageError("--only names nothing: leave it out for everything")
         if flags.report not in ("", "1"):
             flags.report = os.path.abspath(flags.report)  # The program may change the folder.
-            _command.check_writable(pathlib.Path(flags.report))
+            _command.writable(flags.report)
         _check(asked)
     except (ValueError, ImportError, OSError) as error:
         _show(f"{argv[0]}: {error}")
