@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import errno
 import os
@@ -10,53 +11,69 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:  # __main__.py says where it is missing.
-    from absl import flags
+from typing import Any, NoReturn
 
 
-class UsageError(ValueError):
-    """Wrong usage, a missing part or a file that cannot be written; the message is one sentence."""
+class UsageError(argparse.ArgumentTypeError, ValueError):
+    """Wrong usage, a missing part or a file that cannot be written; the message is one sentence.
 
-
-def run(
-    argv: Sequence[str],
-    help_text: str | None,
-    values: flags.FlagValues,
-    body: Callable[[], int],
-    errors: tuple[type[Exception], ...] = (),
-    files: list[str] | None = None,
-) -> int:
-    """Runs a command that takes flags, and where `files` is given, also other arguments.
-
-    Args:
-      argv: "tf_bn_ops COMMAND", then flags.
-      help_text: what --help says before it lists the flags.
-      values: the flags; they hold those given when `body` is called.
-      body: does the work and returns the exit status.
-      errors: what it may raise besides UsageError for the user to read; 2 is the status then.
-      files: gets the arguments that are no flags, before `body` is called.
-
-    Returns:
-      The exit status.
+    Argparse puts the name of a flag before what the conversion of its value raises.
     """
-    from absl import flags
 
-    def parse_and_call() -> int:
-        if any(a in ("-h", "-help", "--help", "--helpfull") for a in argv):
-            print(f"{help_text}\nflags:\n{values.get_help()}")
-            return 0
-        values.unparse_flags()  # Forgets an earlier call in this process.
-        rest = values([argv[0], *map(_with_underscores, argv[1:])])[1:]
-        if files is not None:
-            files.extend(rest)
-        elif rest:
-            name = argv[0].split()[-1]
-            raise UsageError(f"{rest[0]!r} is not a flag of {name}; --help lists them")
-        return body()
 
-    return guarded(argv[0], parse_and_call, (flags.Error, ImportError, UsageError, *errors))
+class _Help(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str, **settings: Any) -> None:
+        super().__init__(prog, **{"max_help_position": 26, "width": 100, **settings})
+
+
+def parser(name: str, text: str | None) -> argparse.ArgumentParser:
+    """A parser of flags, whose --help says `text` first and which raises UsageError.
+
+    It is absl's: commands take --flagfile, and the flags of libraries that they have imported.
+    absl.app, which would report errors in its own way, has no part in it.
+    """
+    from absl.flags import argparse_flags  # __main__.py says where it is missing.
+
+    class Parser(argparse_flags.ArgumentParser):
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**{"allow_abbrev": False, "formatter_class": _Help, **settings})
+
+        def error(self, message: str) -> NoReturn:
+            raise UsageError(message)
+
+        def _print_message(self, message: str, file: Any = None) -> None:
+            print(message, end="", file=file)  # Argparse's ignores that the reader has gone.
+
+    return Parser(prog=name, description=text)
+
+
+def number(least: float, most: float, kind: type = int) -> Callable[[str], Any]:
+    """Reads the number of a flag, which is from `least` to `most`."""
+
+    def read(text: str) -> Any:
+        try:
+            if least <= (found := kind(text)) <= most:
+                return found
+        except (ValueError, OverflowError):
+            pass
+        raise UsageError(f"{text!r} is no number from {least} to {most}")
+
+    return read
+
+
+def names(what: str, known: Sequence[str], short: str = "") -> Callable[[str], list[str]]:
+    """Reads known names of a flag, separated by commas; `short` is a prefix that may be left
+    out."""
+    by_name = {name.lower(): name for name in known}
+    by_name |= {name.lower().removeprefix(short.lower()): name for name in known}
+
+    def read(text: str) -> list[str]:
+        for name in filter(None, given := text.split(",")):
+            if name.lower() not in by_name:
+                raise UsageError(f"{name!r} is not a known {what}; known: {', '.join(known)}")
+        return [by_name[name.lower()] for name in given if name]
+
+    return read
 
 
 def guarded(name: str, body: Callable[[], int], errors: tuple[type[Exception], ...] = ()) -> int:
@@ -65,17 +82,20 @@ def guarded(name: str, body: Callable[[], int], errors: tuple[type[Exception], .
     of the output (`| head`) has gone."""
     expected: tuple[type[Exception], ...] = (OSError, MemoryError, *errors)
     try:
-        status = body()
+        try:
+            status = body()
+        except SystemExit as end:
+            # Console.on_broken_pipe of rich ends with status 1, which means a failed case here.
+            if isinstance(end.__context__, BrokenPipeError):
+                raise end.__context__ from None
+            if end.code:
+                raise
+            status = 0  # After --help.
         if sys.stdout is not None:  # As with `>&-`.
             sys.stdout.flush()
         return status
     except KeyboardInterrupt:
         status, said = 130, "interrupted"
-    except SystemExit as end:
-        # Console.on_broken_pipe of rich raises it with status 1, which means a failed case here.
-        if not isinstance(end.__context__, BrokenPipeError):
-            raise
-        status, said = 141, ""
     except BrokenPipeError:
         status, said = 141, ""
     except expected as error:
@@ -91,20 +111,13 @@ def guarded(name: str, body: Callable[[], int], errors: tuple[type[Exception], .
     return status
 
 
-def _with_underscores(argument: str) -> str:
-    """A flag by the name that absl knows: --execution-modes is --execution_modes."""
-    name, equals, value = argument.partition("=")
-    if not name.startswith("--") or not name.strip("-"):
-        return argument
-    return "--" + name[2:].replace("-", "_") + equals + value
-
-
-def check_writable(path: pathlib.Path) -> None:
-    """Creates the folder of a file that `write_whole` will write after a long run.
+def writable(text: str) -> pathlib.Path:
+    """The file of a flag that `write_whole` will write after a long run; creates its folder.
 
     Raises:
       UsageError: it could not.
     """
+    path = pathlib.Path(text)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         target = path if is_in_place(path) else _led_to(path).parent
@@ -113,6 +126,7 @@ def check_writable(path: pathlib.Path) -> None:
         raise UsageError(f"cannot write {path}: {error}") from error
     if is_closed:
         raise UsageError(f"cannot write {path}: it is a folder, or it may not be written")
+    return path
 
 
 def write_whole(text: str, path: pathlib.Path) -> None:

@@ -73,7 +73,7 @@ def main(argv: list[str]) -> int:
             raise _command.UsageError("--only names nothing: leave it out for everything")
         flags.report = _startup.report_target(flags.report)
         if flags.report not in ("", "1"):
-            _command.check_writable(pathlib.Path(flags.report))
+            _command.writable(flags.report)
         _check(asked)
     except (ValueError, ImportError, OSError) as error:
         _show(f"{argv[0]}: {error}")

@@ -1,15 +1,7 @@
 """Says what is installed, whether it fits together, and what to do where it does not.
 
-usage: python -m tf_bn_ops doctor [--format=json]
-       python -m tf_bn_ops doctor \\
-           --explain=SHAPE,LAYOUT,DTYPE[,MODE][,OP][,side_input][,in_place][,threads=N]
-
 One line for each check: ok, warning (it works, but not as well as it could) or problem.
 Exit status: 0 no problem, 1 a problem, 2 wrong usage.
-
-With --explain instead: the plan of one call on the CPU, each decision with its reason. For example
---explain=32x56x56x64,NHWC,half or --explain=8x256x14x14,NCHW,float32,frozen,threads=4. It needs no
-TensorFlow.
 
 What is looked at is the loader's own value for this installation, with its checks; as JSON it is
 printed whole. TensorFlow is imported and the ops are loaded and called in a child process: whatever
@@ -18,6 +10,7 @@ kills it is reported here.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import functools
 import json
@@ -30,9 +23,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from absl import flags
-
-from tf_bn_ops import _command, _enable, _loader, _startup, explain
+from tf_bn_ops import _enable, _loader, _startup
 from tf_bn_ops.harness import c_abi
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
@@ -40,17 +31,10 @@ OK, WARNING, PROBLEM = "ok", "warning", "problem"
 # A first import of TensorFlow from a cold disk can take a minute.
 _PROBE_SECONDS = 300
 
-_FLAGS = flags.FlagValues()
-flags.DEFINE_enum(
-    "format", "text", ["text", "json"], "json: print one JSON object instead of lines.",
-    flag_values=_FLAGS,
-)  # fmt: skip
-flags.DEFINE_string(
-    "explain",
-    None,
-    f"Print the plan of one call on the CPU, such as {explain.EXAMPLE}: {explain.USAGE}.",
-    flag_values=_FLAGS,
-)
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--format", choices=["text", "json"], default="text",
+                        help="json: print one JSON object instead of lines")  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -323,11 +307,11 @@ def diagnose(found: Probe) -> list[Finding]:
     ]
 
 
-def _report() -> int:
+def execute(flags: argparse.Namespace) -> int:
     """Prints the findings; returns the exit status."""
     findings = diagnose(probe())
     counts = {state: sum(f.state == state for f in findings) for state in (WARNING, PROBLEM)}
-    if _FLAGS.format == "json":
+    if flags.format == "json":
         report = {
             "problems": counts[PROBLEM],
             "warnings": counts[WARNING],
@@ -344,24 +328,3 @@ def _report() -> int:
         ]
         print(f"\n{' and '.join(words) if words else 'everything fits'}")
     return 1 if counts[PROBLEM] else 0
-
-
-def _explain() -> int:
-    """Prints the plan of the call that --explain describes."""
-    plan = explain.explain(_FLAGS.explain)
-    if _FLAGS.format == "json":
-        print(json.dumps(dataclasses.asdict(plan), indent=2))
-    else:
-        print("\n".join(explain.lines(plan)))
-    return 0
-
-
-def main(argv: list[str]) -> int:
-    """Runs the command; returns its exit status."""
-    return _command.run(
-        argv,
-        __doc__,
-        _FLAGS,
-        lambda: _report() if _FLAGS.explain is None else _explain(),
-        errors=(OSError,),
-    )

@@ -1,17 +1,19 @@
-"""`doctor --explain`: what a call on the CPU would do, and why, without running it."""
+"""Prints what a call on the CPU would do, and why, without running it; it needs no TensorFlow.
+
+For example `explain 32x56x56x64 NHWC half --threads=4`.
+"""
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
+import json
 import math
 import re
-from collections.abc import Iterable
 
-from tf_bn_ops import spec
+from tf_bn_ops import _command, spec
 from tf_bn_ops._command import UsageError
 from tf_bn_ops.harness import c_abi, machine
-
-USAGE = "SHAPE,LAYOUT,DTYPE[,MODE][,OP][,side_input][,in_place][,threads=N]"
-EXAMPLE = "32x56x56x64,NHWC,half"
 
 # Limits of tfbn_explain.
 _MAX_THREADS = 1 << 16
@@ -32,76 +34,74 @@ _OPS = {
 _FORMULAS = sorted({formula for of_op in _OPS.values() for formula in of_op.values()})
 
 
-def explain(text: str) -> c_abi.Plan:
-    """The plan of the call that `text` describes in the form of USAGE.
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("shape", metavar="SHAPE", help="of x, such as 32x56x56x64")
+    add("layout", metavar="LAYOUT", choices=[*spec.LAYOUTS], help=", ".join(spec.LAYOUTS))
+    add("dtype", metavar="DTYPE", choices=[*spec.DTYPES], help=", ".join(spec.DTYPES))
+    add(
+        "--formula", metavar="NAME", choices=[*_OPS, *_FORMULAS], default=spec.ops.BATCH_NORM_GRAD,
+        help="or an op that computes it; default: the first-order gradient, of "
+        f"{', '.join([*_OPS, *_FORMULAS])}",
+    )  # fmt: skip
+    add("--frozen", action="store_true", help="the mode; default: training")
+    add("--side-input", action="store_true", help="of an op that may have one")
+    add("--in-place", action="store_true", help="into the memory of an input")
+    add("--threads", type=_command.number(1, _MAX_THREADS), default=machine.cores(), metavar="N",
+        help="default: the processors of this process")  # fmt: skip
+    add("--format", choices=["text", "json"], default="text",
+        help="json: print one JSON object instead of lines")  # fmt: skip
 
-    MODE is training (the default) or frozen. OP is an op or a formula; the default is the
-    first-order gradient. Without threads=N there are as many as this process has processors.
+
+def execute(flags: argparse.Namespace) -> int:
+    found = plan(flags)
+    if flags.format == "json":
+        print(json.dumps(dataclasses.asdict(found), indent=2))
+    else:
+        print("\n".join(lines(found)))
+    return 0
+
+
+def plan(flags: argparse.Namespace) -> c_abi.Plan:
+    """The plan of the call that the flags describe.
 
     Raises:
-      UsageError: `text` is malformed, or there is no such call.
+      UsageError: there is no such call.
       LibraryError, OSError: the core library is missing or damaged.
     """
-    parts = text.split(",")
-    if len(parts) < 3:
-        raise UsageError(f"{text!r} is not of the form {USAGE}, such as {EXAMPLE}")
-    shape_text, layout, dtype, *rest = parts
-    shape = _shape(shape_text, layout)
-    if dtype not in spec.DTYPES:
-        raise UsageError(_unknown("element type", dtype, spec.DTYPES))
-    options = _options(rest)
-    mode = options.get("mode", "training")
-    formula = _formula(options, layout, dtype, mode)
+    view = spec.view_shape(_shape(flags.shape, flags.layout), flags.layout)
+    formula = _formula(flags)
     try:
         return c_abi.explain(
             formula,
-            spec.view_shape(shape, layout),
-            dtype=dtype,
-            is_training=mode == "training",
-            in_place="in_place" in options,
-            threads=int(options.get("threads") or machine.cores()),
+            view,
+            dtype=flags.dtype,
+            is_training=not flags.frozen,
+            in_place=flags.in_place,
+            threads=flags.threads,
         )
     except ValueError as error:
-        raise UsageError(f"{text!r} cannot be explained: {error}") from error
+        raise UsageError(f"{flags.shape} cannot be explained: {error}") from error
 
 
-def _options(texts: Iterable[str]) -> dict[str, str]:
-    """What is given of mode, op (or a formula), side_input, in_place, threads."""
-    options: dict[str, str] = {}
-    for text in texts:
-        name, _, value = text.partition("=")
-        if text in spec.MODES:
-            name, value = "mode", text
-        elif text in _OPS or text in _FORMULAS:
-            name, value = "op", text
-        elif text not in ("side_input", "in_place") and not text.startswith("threads="):
-            known = [*spec.MODES, "side_input", "in_place", "threads=N", *_OPS, *_FORMULAS]
-            raise UsageError(_unknown("option", text, known))
-        if name in options:
-            raise UsageError(f"{name} is given twice: leave one of them out")
-        options[name] = _threads(value) if name == "threads" else value
-    return options
-
-
-def _formula(options: dict[str, str], layout: str, dtype: str, mode: str) -> str:
+def _formula(flags: argparse.Namespace) -> str:
     """The formula that computes the call."""
-    side_input, name = "side_input" in options, options.get("op")
-    if name in _FORMULAS or name is None:
-        if side_input:
+    if flags.formula in _FORMULAS:
+        if flags.side_input:
             with_one = " or ".join(name for name, of_op in _OPS.items() if True in of_op)
-            raise UsageError(f"side_input goes with an op that may have one: {with_one}")
-        return name or spec.ops.BATCH_NORM_GRAD
-    op = spec.OPS[name]
+            raise UsageError(f"--side-input goes with an op that may have one: {with_one}")
+        return str(flags.formula)
+    op = spec.OPS[flags.formula]
     for what, given, known in (
-        ("element type", dtype, op.dtypes),
-        ("layout", layout, op.layouts),
-        ("mode", mode, op.modes),
+        ("element type", flags.dtype, op.dtypes),
+        ("layout", flags.layout, op.layouts),
+        ("mode", spec.MODES[flags.frozen], op.modes),
     ):
         if given not in known:
             raise UsageError(f"{op.name} has no {what} {given!r}: it has {', '.join(known)}")
-    if side_input not in _OPS[op.name]:
-        raise UsageError(f"{op.name} has no side input: leave side_input out")
-    return _OPS[op.name][side_input]
+    if flags.side_input not in _OPS[op.name]:
+        raise UsageError(f"{op.name} has no side input: leave --side-input out")
+    return _OPS[op.name][flags.side_input]
 
 
 def lines(plan: c_abi.Plan) -> list[str]:
@@ -146,8 +146,6 @@ def _size(count: int) -> str:
 
 
 def _shape(text: str, layout: str) -> tuple[int, ...]:
-    if layout not in spec.LAYOUTS:
-        raise UsageError(_unknown("layout", layout, spec.LAYOUTS))
     if not re.fullmatch(r"[0-9]+(x[0-9]+)*", text):
         raise UsageError(f"the shape {text!r} is not a list of sizes such as 32x56x56x64")
     # Python refuses to read numbers of thousands of digits, leading zeros included.
@@ -159,13 +157,3 @@ def _shape(text: str, layout: str) -> tuple[int, ...]:
     if len(shape) != rank:
         raise UsageError(f"the shape {text} has {len(shape)} dimensions, but {layout} has {rank}")
     return shape
-
-
-def _threads(text: str) -> str:
-    if not re.fullmatch(r"[0-9]{1,6}", text) or not 1 <= int(text) <= _MAX_THREADS:
-        raise UsageError(f"threads={text} is not a number of threads from 1 to {_MAX_THREADS}")
-    return text
-
-
-def _unknown(what: str, text: str, known: Iterable[str]) -> str:
-    return f"there is no {what} {text!r}: it is one of {', '.join(known)}"

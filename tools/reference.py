@@ -1,18 +1,20 @@
-"""Reference sections that `make docs` generates: C ABI (from headers), commands (from flags), the
+"""Reference sections that `make docs` generates: C ABI (from headers), commands (from --help), the
 file of a conformance run (from its schema), and the ops (from their table)."""
 
 from __future__ import annotations
 
-import importlib
+import contextlib
+import io
+import os
 import pathlib
 import re
 import sys
-from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tf_bn_ops.__main__ import _COMMANDS  # noqa: E402
+from tf_bn_ops import _run as run  # noqa: E402
+from tf_bn_ops.__main__ import _COMMANDS, parser  # noqa: E402
 from tf_bn_ops.conformance.reports import record  # noqa: E402
 from tf_bn_ops.spec import OPS  # noqa: E402
 from tf_bn_ops.spec.ops import BATCH_NORM_GATHER_STATS  # noqa: E402
@@ -54,23 +56,19 @@ def _prose(comment: str) -> str:
 
 
 def commands() -> str:
-    """For each command its usage text and a table of its flags."""
-    sections = []
-    for name, (module, _) in _COMMANDS.items():
-        command = importlib.import_module(module)
-        flags = getattr(command, "_FLAGS", {})  # The flags of `run` are in its text.
-        table = ["| flag | default | meaning |", "| --- | --- | --- |"] if flags else []
-        table += [_flag_row(flags[flag]) for flag in sorted(flags)]
-        usage = f"```text\n{(command.__doc__ or '').strip()}\n```"
-        sections.append(f"### {name}\n\n{usage}\n\n" + "\n".join(table))
-    return "\n\n".join(sections)
-
-
-def _flag_row(flag: Any) -> str:
-    default = (flag.default_as_str or "").strip("'")
-    cell = f"`{default}`" if default not in ("", "[]") else ""
-    meaning = " ".join((flag.help or "").split()).replace("|", "\\|").replace("<", "&lt;")
-    return f"| `--{flag.name}` | {cell} | {meaning} |"
+    """What --help says of each command, at the width that it has in a terminal of 100 columns."""
+    os.environ["COLUMNS"] = "100"
+    texts = {"": parser("").format_help(), "run": run.__doc__ or ""}
+    for name in _COMMANDS:
+        if name != "run":
+            said = io.StringIO()
+            with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+                parser(name).parse_args([name, "--help"])
+            texts[name] = said.getvalue()
+    return "\n\n".join(
+        f"### python -m tf_bn_ops {name}\n\n```text\n{text.strip()}\n```"
+        for name, text in texts.items()
+    )
 
 
 def ops() -> str:

@@ -49,7 +49,7 @@ def test_library_of_a_vendor_is_judged_where_ours_is_not(wheel, tmp_path):
     library = build_op_library(THIRD_PARTY / "vendor.cc")
     for op, status in (("StatelessBnGrad", 0), ("UnwrittenTailBnGrad", 1)):
         mapped = (f"--library={library}", f"--map={op}=FusedBatchNormGradV2", "--dtypes=float32")
-        flags = ("--kinds=random", "--cases=20", "--execution_modes=poison", "--shrink=0")
+        flags = ("--kinds=random", "--cases=20", "--execution-modes=poison", "--shrink=0")
         result = judge(*mapped, *flags, "--junit=run.xml")
         assert result.returncode == status, result.stdout + result.stderr
         assert (tmp_path / "run.xml").exists()

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tf_bn_ops.conformance import conformance_command
+from tf_bn_ops import __main__ as commands
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE
-from tf_bn_ops.conformance.flags import VALUES
 from tf_bn_ops.conformance.reports import record
 from tf_bn_ops.harness import processes
 
@@ -65,10 +64,7 @@ def run(*flags: str) -> Result:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "Process", _process)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                status = conformance_command.main(["tf_bn_ops conformance", *map(str, flags)])
-            finally:
-                VALUES.unparse_flags()
+            status = commands.main(["tf_bn_ops", "conformance", *map(str, flags)])
     return Result(status, out.getvalue(), err.getvalue())
 
 

@@ -10,6 +10,7 @@ fixed fields; a malformed request is one sentence.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import pathlib
 import re
@@ -18,7 +19,9 @@ import sys
 from typing import Any
 
 import pytest
+from build_helpers import run
 
+from tf_bn_ops import __main__ as commands
 from tf_bn_ops import explain as explain_command
 from tf_bn_ops.harness import c_abi
 
@@ -217,7 +220,7 @@ def test_workspace_is_bounded():
 
 def test_the_workspace_of_common_layers_is_on_the_stack(repo_root):
     """Of 256 channels of the first order in one block, 128 of the second."""
-    text = (repo_root / "cc" / "kernels" / "cpu_launch.cc").read_text()
+    text = (repo_root / "cc" / "tf" / "kernels" / "cpu_launch.cc").read_text()
     (bytes_on_stack,) = map(int, re.findall(r"kStackWorkspaceBytes = (\d+);", text))
     for formula, channels in ((FIRST, 256), ("batch_norm", 256), (SECOND, 128)):
         found = plan((64, channels, 1), formula)
@@ -416,78 +419,96 @@ def test_nothing_is_printed_unless_it_is_on(verbose):
     assert run_verbose(CALLS, "4x4x4", verbose=verbose) == []
 
 
-# ---- doctor --explain ----------------------------------------------------------------------------
+# ---- explain -------------------------------------------------------------------------------------
+
+
+def explained(text: str) -> c_abi.Plan:
+    words = ["explain", *text.split()]
+    return explain_command.plan(commands.parser("explain").parse_args(words))
 
 
 @pytest.mark.parametrize(
     ("text", "call"),
     [
-        ("32x56x56x64,NHWC,half", {"view": "100352x64x1", "dtype": "half"}),
+        ("32x56x56x64 NHWC half", {"view": "100352x64x1", "dtype": "half"}),
         (
-            "8x256x14x14,NCHW,float32,frozen,threads=4,in_place",
+            "8x256x14x14 NCHW float32 --frozen --threads=4 --in-place",
             {"view": "8x256x196", "mode": "frozen", "in_place": "yes", "threads_offered": "4"},
         ),
         # Leading zeros do not count.
-        ("0" * 5000 + "4x4,NC,half", {"view": "4x4x1"}),
+        ("0" * 5000 + "4x4 NC half", {"view": "4x4x1"}),
         # An op or its formula can be named; a side input chooses the formula.
         *(
-            (f"4x4x4x4,NHWC,half,{op}", {"formula": formula})
+            (f"4x4x4x4 NHWC half --formula={op}", {"formula": formula})
             for op, formula in (
                 ("FusedBatchNormGradGrad", SECOND),
                 (SECOND, SECOND),
                 ("FusedBatchNormEx", "batch_norm"),
-                ("FusedBatchNormEx,side_input", "batch_norm_add"),
+                ("FusedBatchNormEx --side-input", "batch_norm_add"),
                 ("FusedBatchNormGradEx", "batch_norm_grad_ex"),
-                ("FusedBatchNormGradEx,side_input", WITH_SIDE_INPUT),
+                ("FusedBatchNormGradEx --side-input", WITH_SIDE_INPUT),
                 (WITH_SIDE_INPUT, WITH_SIDE_INPUT),
             )
         ),
     ],
 )
 def test_a_description_becomes_a_call(text, call):
-    found = explain_command.explain(text).call
+    found = explained(text).call
     assert {name: found[name] for name in call} == call
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "is not of the form SHAPE,LAYOUT,DTYPE"),
-        ("32x56x56x64", "is not of the form SHAPE,LAYOUT,DTYPE"),
-        ("32x56,NHWC,half", "the shape 32x56 has 2 dimensions, but NHWC has 4"),
-        ("axb,NC,half", "the shape 'axb' is not a list of sizes"),
-        ("4x-4,NC,half", "the shape '4x-4' is not a list of sizes"),
-        (f"{2**64}x4,NC,half", "is larger than any memory"),
-        ("9" * 5000 + "x4,NC,half", "is larger than any memory"),
-        ("4x4,HWC,half", "there is no layout 'HWC'"),
-        ("4x4,NC,float16", "there is no element type 'float16'"),
-        ("4x4,NC,half,fast", "there is no option 'fast'"),
-        ("4x4,NC,half,threads=0", "threads=0 is not a number of threads"),
-        ("4x4,NC,half,threads=x", "threads=x is not a number of threads"),
-        ("4x4,NC,half,threads=" + "9" * 5000, "is not a number of threads"),
-        ("4x4,NC,half,threads=" + "0" * 5000 + "1", "is not a number of threads"),
-        ("4x4,NC,half,training,frozen", "mode is given twice"),
-        ("4x4,NC,half,FusedBatchNormV3,batch_norm", "op is given twice"),
-        ("4x4,NC,half,in_place,in_place", "in_place is given twice"),
-        ("4x4,NC,half,threads=1,threads=2", "threads is given twice"),
-        ("4x4,NC,half,BatchNormStats", "there is no option 'BatchNormStats'"),
-        ("4x4,NC,half,FusedBatchNormGradV3", "FusedBatchNormGradV3 has no layout 'NC'"),
-        ("4x4x4x4,NHWC,half,FusedBatchNormGrad", "has no element type 'half': it has float32"),
-        ("4x4,NC,half,BatchNormTrainingBackprop,frozen", "has no mode 'frozen': it has training"),
-        ("4x4,NC,half,side_input", "an op that may have one: FusedBatchNormEx or FusedBatchNormG"),
-        ("4x4,NC,half,batch_norm,side_input", "side_input goes with an op"),
-        ("4x4x4x4,NHWC,half,FusedBatchNormV3,side_input", "FusedBatchNormV3 has no side input"),
+        ("", "required: SHAPE, LAYOUT, DTYPE"),
+        ("32x56 NHWC half", "the shape 32x56 has 2 dimensions, but NHWC has 4"),
+        ("axb NC half", "the shape 'axb' is not a list of sizes"),
+        ("4x-4 NC half", "the shape '4x-4' is not a list of sizes"),
+        (f"{2**64}x4 NC half", "is larger than any memory"),
+        ("9" * 5000 + "x4 NC half", "is larger than any memory"),
+        ("4x4 HWC half", "invalid choice: 'HWC'"),
+        ("4x4 NC float16", "invalid choice: 'float16'"),
+        ("4x4 NC half fast", "unrecognized arguments: fast"),
+        ("4x4 NC half --threads=0", "--threads: '0' is no number from 1 to 65536"),
+        ("4x4 NC half --threads=" + "9" * 5000, "is no number from 1 to 65536"),
+        ("4x4 NC half --formula=BatchNormStats", "--formula: invalid choice: 'BatchNormStats'"),
+        ("4x4 NC half --formula=FusedBatchNormGradV3", "FusedBatchNormGradV3 has no layout 'NC'"),
+        (
+            "4x4x4x4 NHWC half --formula=FusedBatchNormGrad",
+            "has no element type 'half': it has float",
+        ),
+        ("4x4 NC half --formula=BatchNormTrainingBackprop --frozen", "has no mode 'frozen'"),
+        ("4x4 NC half --side-input", "may have one: FusedBatchNormEx or FusedBatchNormGradEx"),
+        ("4x4x4x4 NHWC half --side-input --formula=FusedBatchNormV3", "has no side input: leave"),
     ],
 )
-def test_malformed_descriptions_are_one_sentence(text, sentence):
-    with pytest.raises(explain_command.UsageError) as refused:
-        explain_command.explain(text)
-    assert sentence in str(refused.value)
-    assert "\n" not in str(refused.value)
+def test_malformed_descriptions_are_one_sentence(text, sentence, capsys):
+    assert commands.main(["tf_bn_ops", "explain", *text.split()]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and said.count("\n") == 1
+
+
+def test_a_plan_is_explained_without_tensorflow(tmp_path):
+    (tmp_path / "tensorflow.py").write_text("raise SystemExit('imported')")
+    root = pathlib.Path(explain_command.__file__).parents[1]
+    program = [sys.executable, "-m", "tf_bn_ops", "explain", "32x56x56x64", "NHWC", "half"]
+    result = run(program, tmp_path, PYTHONPATH=f"{tmp_path}{os.pathsep}{root}")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("batch_norm_grad, training, half: view [outer=100352, ")
+    assert "\nschedule " in result.stdout
+
+
+def test_a_plan_as_json(capsys):
+    words = "explain 4x4 NC half --threads=3 --format=json"
+    assert commands.main(["tf_bn_ops", *words.split()]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["call"]["threads_offered"] == "3"
+    (threads,) = (field for field in report["fields"] if field["name"] == "threads")
+    assert (threads["value"], threads["reason"]) == ("1", "below_serial_threshold")
 
 
 def test_lines_show_each_decision_that_applies_with_its_reason():
-    lines = explain_command.lines(explain_command.explain("6000x8,NC,float32,threads=3"))
+    lines = explain_command.lines(explained("6000x8 NC float32 --threads=3"))
     (threads,) = (line for line in lines if line.startswith("threads "))
     assert threads.split(maxsplit=2)[1] == "1"
     assert "one block of 48000 elements" in threads

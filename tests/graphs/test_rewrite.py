@@ -11,8 +11,9 @@ from google.protobuf import text_format
 from random_graphs import control_flow_v1
 
 import tf_bn_ops
+from tf_bn_ops import __main__ as commands
 from tf_bn_ops import _enable, rewrite
-from tf_bn_ops.rewrite import _expand, rewrite_command
+from tf_bn_ops.rewrite import _expand
 from tf_bn_ops.spec import OPS
 from tf_bn_ops.spec.ops import BATCH_NORM_GATHER_STATS
 
@@ -444,7 +445,7 @@ def test_the_command_writes_no_second_derivatives_for_tensorflow(tmp_path, capsy
 
     model, target = str(tmp_path / "model"), tmp_path / "target"
     tf.saved_model.save(tf.Module(), model, signatures=penalty)
-    assert rewrite_command.main(["rewrite", model, str(target), "--to=builtin"]) == 2
+    assert commands.main(["tf_bn_ops", "rewrite", model, str(target), "--to=builtin"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "TfBnOps>FusedBatchNormGradGrad" in line and not target.exists()
 

@@ -332,7 +332,7 @@ def test_the_command(saved, tmp_path, capsys):
     (tmp_path / "saved").symlink_to(saved)
     for source, new, flags, message in (
         ("saved", "shim", "--to=shim", "8 nodes renamed"),
-        ("saved", "gradients", "--to=shim --gradients_only", "4 nodes renamed"),
+        ("saved", "gradients", "--to=shim --gradients-only", "4 nodes renamed"),
         ("saved", "fused", "--fuse", "fused 8 of 8"),
         ("fused", "back", "--unfuse", "8 nodes unfused"),
         (
@@ -370,8 +370,8 @@ def test_what_the_command_cannot_do_is_one_sentence(saved, tmp_path, capsys, mon
         ("saved --to=shim", ""),
         ("saved new --to=other", ""),
         (
-            "saved new --to=builtin --gradients_only",
-            "--gradients_only goes with --to shim: to builtin all ops are renamed\n",
+            "saved new --to=builtin --gradients-only",
+            "--gradients-only goes with --to shim: to builtin all ops are renamed\n",
         ),
         ("saved new --fuse --unfuse", ""),
         ("saved new --fuse --to=shim", ""),

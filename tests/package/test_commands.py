@@ -7,7 +7,7 @@ meaning in all commands.
 
 from __future__ import annotations
 
-import importlib
+import argparse
 import os
 import pathlib
 import subprocess
@@ -17,9 +17,15 @@ import pytest
 from build_helpers import environment, run
 
 from tf_bn_ops import _loader
-from tf_bn_ops.__main__ import _COMMANDS, _NEEDED
+from tf_bn_ops.__main__ import _COMMANDS, _NEEDED, main, parser
 
 ROOT = pathlib.Path(_loader.__file__).parent.parent
+
+
+def command_of(name: str) -> argparse.ArgumentParser:
+    """What reads the flags of a command."""
+    (commands,) = (a for a in parser(name)._actions if isinstance(a, argparse._SubParsersAction))
+    return commands.choices[name]
 
 
 def run_without(modules: list[str], code: str) -> subprocess.CompletedProcess[str]:
@@ -38,7 +44,7 @@ def test_import_needs_neither_the_packages_of_commands_nor_tensorflow():
 
 @pytest.mark.parametrize("command", [name for name in _COMMANDS if name != "run"])
 def test_a_command_without_its_packages_says_what_to_install(command):
-    code = f"from tf_bn_ops.__main__ import main\nsys.exit(main(['tf_bn_ops', {command!r}]))"
+    code = f"from tf_bn_ops.__main__ import main\nsys.exit(main(['tf_bn_ops', *{command.split()}]))"
     result = run_without(["absl", "rich"], code)
     assert result.returncode == 2
     assert result.stderr.count("\n") == 1
@@ -54,16 +60,31 @@ def test_a_program_runs_without_them(tmp_path):
 
 
 def test_a_flag_is_spelled_and_means_the_same_in_all_commands():
-    """Kinds of values stand for meanings; a list is plural, so no name has both spellings."""
+    """Kinds of values stand for meanings; a list is plural, so no name has both spellings. The
+    help of a command, with the flags of no other, is at most a screen."""
     kinds: dict[str, set[str]] = {}
-    modules = [module for module, _ in _COMMANDS.values()]
-    for name in (*modules, "tf_bn_ops.conformance.reports.merge"):
-        values = getattr(importlib.import_module(name), "_FLAGS", {})
-        for flag in values:
-            kinds.setdefault(flag, set()).add(values[flag].flag_type())
-    assert {"dtypes", "json", "explain", "fuse"} <= kinds.keys()
+    for name in (name for name in _COMMANDS if name != "run"):
+        reads = command_of(name)
+        assert reads.format_help().count("\n") <= 48, name
+        for action in (a for a in reads._actions if a.help != argparse.SUPPRESS):  # Absl's own.
+            for flag in action.option_strings:
+                assert "_" not in flag, f"{name} {flag}"
+                kinds.setdefault(flag, set()).add(repr((action.nargs, action.choices)))
+    assert {"--dtypes", "--json", "--fuse", "--side-input", "-x"} <= kinds.keys()
     assert {flag: kind for flag, kind in kinds.items() if len(kind) > 1} == {}
     assert [flag for flag in kinds if flag + "s" in kinds] == []
+
+
+def test_what_no_command_takes_is_one_sentence(capsys):
+    for words in (
+        [],
+        ["nonsense"],
+        ["--nonsense"],
+        *([*name.split(), "--x_y"] for name in _COMMANDS),
+    ):
+        assert main(["tf_bn_ops", *words]) == 2
+        said = capsys.readouterr()
+        assert said.err.count("\n") == 1 and not said.out, said
 
 
 def test_the_packages_of_commands_are_an_extra(repo_root):
@@ -77,7 +98,7 @@ def test_the_packages_of_commands_are_an_extra(repo_root):
 PROGRAMS = [
     "--help",
     "doctor --help",
-    "doctor --explain=64x64x64x64,NHWC,half",
+    "explain 64x64x64x64 NHWC half",
     "conformance --help",
 ]
 BENCH = "tools/bench/bench_command.py --load=docs/benchmarks/results.json"

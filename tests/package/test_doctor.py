@@ -17,6 +17,7 @@ import sys
 import pytest
 from build_helpers import edit_build_info, run
 
+from tf_bn_ops import __main__ as commands
 from tf_bn_ops import _enable, _loader, _startup, doctor
 from tf_bn_ops.harness import c_abi
 
@@ -80,23 +81,23 @@ def test_an_environment_that_is_reached_by_a_link_is_the_same(tmp_path):
 
 def test_lines_and_exit_status(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "probe", healthy)
-    assert doctor.main(["doctor"]) == 0
+    assert commands.main(["tf_bn_ops", "doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "everything fits"
     assert all(line.startswith("ok ") for line in lines[:-2])
     monkeypatch.setenv(c_abi.ISA_VARIABLE, "baseline")
-    assert doctor.main(["doctor"]) == 0, "a warning is no failure"
+    assert commands.main(["tf_bn_ops", "doctor"]) == 0, "a warning is no failure"
     lines = capsys.readouterr().out.splitlines()
     (warning,) = (line for line in lines if line.startswith("warning "))
     assert f"unset it to get {c_abi.fastest()}" in warning and lines[-1] == "1 warning"
     monkeypatch.setenv(c_abi.ISA_VARIABLE, "mmx")
-    assert doctor.main(["doctor"]) == 1
+    assert commands.main(["tf_bn_ops", "doctor"]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "1 problem"
 
 
 @pytest.mark.parametrize("arguments", [["--jsn"], ["now"]])
 def test_wrong_usage(arguments, capsys):
-    assert doctor.main(["doctor", *arguments]) == 2
+    assert commands.main(["tf_bn_ops", "doctor", *arguments]) == 2
     assert "\n" not in capsys.readouterr().err.rstrip()
 
 
@@ -187,29 +188,3 @@ def test_kernels_of_an_unknown_tensorflow(monkeypatch):
     monkeypatch.setenv(_startup.VARIABLE, "1")
     monkeypatch.setattr(_enable, "_KNOWN_TENSORFLOW", ("2.1",))
     assert "cannot be replaced" in problems(doctor.diagnose(healthy()))["switch"]
-
-
-# ---- --explain -----------------------------------------------------------------------------------
-
-
-def test_explain_needs_no_tensorflow(tmp_path):
-    (tmp_path / "tensorflow.py").write_text("raise SystemExit('imported')")
-    result = run_doctor("--explain", "32x56x56x64,NHWC,half", path=(tmp_path, PACKAGE))
-    assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.startswith("batch_norm_grad, training, half: view [outer=100352, ")
-    assert "\nschedule " in result.stdout
-
-
-def test_explain_as_json(capsys):
-    assert doctor.main(["doctor", "--explain=4x4,NC,half,threads=3", "--format=json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["call"]["threads_offered"] == "3"
-    (threads,) = (field for field in report["fields"] if field["name"] == "threads")
-    assert (threads["value"], threads["reason"]) == ("1", "below_serial_threshold")
-
-
-def test_malformed_explain_is_one_sentence(capsys):
-    assert doctor.main(["doctor", "--explain=4x4"]) == 2
-    error = capsys.readouterr().err
-    assert "is not of the form SHAPE,LAYOUT,DTYPE" in error
-    assert "\n" not in error.rstrip()

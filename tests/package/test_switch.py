@@ -286,7 +286,7 @@ FIRST_CALLS = {
     "tf_bn_ops.rewrite.unfuse(graph_pb2.GraphDef())",
     "a layer": "from tf_bn_ops.keras import BatchNormalization",
     "enable": "import tf_bn_ops; assert not tf_bn_ops.enable().refusals",
-    "doctor": "from tf_bn_ops import doctor; assert doctor.main(['doctor']) == 0",
+    "doctor": "from tf_bn_ops import __main__ as c; assert c.main(['', 'doctor']) == 0",
     "TensorFlow": "import tensorflow",
     "Keras": "import keras",
     "a part of Keras": "from keras.layers import Dense",

@@ -1,9 +1,5 @@
 """Judges the ops of this library against TensorFlow's and a float64 oracle.
 
-usage: python -m tf_bn_ops conformance [flags]
-       python -m tf_bn_ops conformance export [flags] DIR
-       python -m tf_bn_ops conformance merge FILE.json [--json --junit --html]
-
 Exit status: 0 all cases passed, 1 a case failed, 2 wrong usage, a missing part, or a report that
 cannot be written, 130 ended by SIGINT or SIGTERM before a case failed; what was judged is reported.
 docs/conformance.md explains the report.
@@ -11,6 +7,7 @@ docs/conformance.md explains the report.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import datetime
@@ -28,26 +25,24 @@ from typing import Any
 import numpy as np
 import rich.progress
 
-from tf_bn_ops import _command, _loader, _version, spec
+from tf_bn_ops import _loader, _version, spec
 from tf_bn_ops._command import UsageError
-from tf_bn_ops.conformance import export_command, flags, runner
+from tf_bn_ops.conformance import flags, runner
 from tf_bn_ops.conformance.cases import case as case_lib
 from tf_bn_ops.conformance.cases import (
     contract,
     coverage,
     foreign_shapes,
     generate,
-    mapping,
 )
 from tf_bn_ops.conformance.cases.case import ERROR_PREFIX, Case, Problem
 from tf_bn_ops.conformance.cases.generate import Combination
 from tf_bn_ops.conformance.execution import devices, implementations, signatures, workers
-from tf_bn_ops.conformance.flags import VALUES as _FLAGS
 from tf_bn_ops.conformance.minimize import program, shrink
 from tf_bn_ops.conformance.models.formula_models import fill
 from tf_bn_ops.conformance.models.inputs import as_given
-from tf_bn_ops.conformance.reports import merge, terminal
 from tf_bn_ops.conformance.reports import record as record_lib
+from tf_bn_ops.conformance.reports import report_command, terminal
 from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.settings import Settings
 from tf_bn_ops.harness import builtin, machine, problems
@@ -74,24 +69,22 @@ def _terminated_as_interrupted() -> Iterator[None]:
 class _Run:
     """One run, from its flags to its record."""
 
-    def __init__(self, console: terminal.Console, argv: Sequence[str]):
+    def __init__(self, console: terminal.Console, given: argparse.Namespace):
         """Checks the flags, before anything is started."""
-        self._console, self._argv = console, argv
+        self._console, self._given = console, given
         self._saves_rstd = False  # By which convention training is judged.
-        self._entries = flags.mapped_ops()
-        self._count, self._drawn = flags.cases(self._entries), 0
-        self._kinds = flags.kinds(self._count)
-        self._candidate = flags.candidate(self._entries)
+        self._entries = flags.mapped_ops(given)
+        self._count, self._drawn = flags.cases(given, self._entries), 0
+        self._kinds = flags.kinds(given, self._count)
+        self._candidate = flags.candidate(given, self._entries)
         self._doing, self._is_interrupted = "the processes start", False
-        self._repro = None
-        if _FLAGS.repro is not None:
-            self._repro = generate.parse(_FLAGS.repro)
+        self._repro: Case | None = given.repro
         self._combos = self._combinations()
-        self._settings = Settings(flags.profile(), divergences.Register.load(), self._candidate)
-        merge.check_outputs(_FLAGS)
+        self._profile = flags.profile(given)
+        self._settings = Settings(self._profile, divergences.Register.load(), self._candidate)
 
     def _combinations(self) -> list[Combination]:
-        combos = flags.combinations()
+        combos = flags.combinations(self._given)
         if self._entries:
             entries = self._entries
             combos = [c for c in combos if c[0] in entries and entries[c[0]].claims(*c[1:])]
@@ -106,7 +99,7 @@ class _Run:
         found = fill(case) if case.compares_values else contract.fill(case)
         if self._candidate.ops != implementations.OWN_OPS:
             found = as_given(found)
-        if _FLAGS.device is not None and case.op in devices.INTERNAL:
+        if self._given.device is not None and case.op in devices.INTERNAL:
             found = devices.as_internal(found)
         is_converted = self._saves_rstd and case.compares_values
         return problems.with_rstd(case, found) if is_converted else found
@@ -118,7 +111,7 @@ class _Run:
             terminal.say(self._console, note)
         with _terminated_as_interrupted(), terminal.heartbeat(self._console, self._progress):
             record = self._record()
-        return merge.report(self._console, record, _FLAGS)
+        return report_command.report(self._console, record, self._given)
 
     def _progress(self) -> str:
         return f"conformance: {self._doing}, {time.monotonic() - self._started:.0f} s"
@@ -128,8 +121,8 @@ class _Run:
         self._workers = [self._worker(self._candidate)]
         try:
             self._judge_contract()
-            if _FLAGS.device is not None:
-                self._judge_placement(mapping.parse_device(_FLAGS.device))
+            if self._given.device is not None:
+                self._judge_placement(self._given.device)
             self._workers += self._start_references()
             for worker in self._workers:
                 worker.wait_until_ready()
@@ -159,8 +152,9 @@ class _Run:
 
     def _worker(self, implementation: implementations.Implementation) -> workers.Worker:
         # In the default run references are compared only where that needs no further process.
-        everywhere = flags.execution_modes() is not None or implementation is self._candidate
-        return workers.Worker(implementation, _FLAGS.timeout, flags.memory(), everywhere)
+        given = self._given
+        everywhere = given.execution_modes is not None or implementation is self._candidate
+        return workers.Worker(implementation, given.timeout, flags.memory(given), everywhere)
 
     def _start_references(self) -> list[workers.Worker]:
         ops = {self._repro.op} if self._repro else {op for op, *_ in self._combos}
@@ -227,11 +221,11 @@ class _Run:
 
     def _cases(self, facts: Mapping[str, Any]) -> list[Case]:
         """All cases of the run."""
-        seed, kinds = _FLAGS.seed, self._kinds
+        seed, kinds = self._given.seed, self._kinds
         if self._repro:
             return [self._repro]
         if not self._entries:
-            self._combos = flags.available(self._combos, facts["ops"])
+            self._combos = flags.available(self._given, self._combos, facts["ops"])
         combos = self._combos
         drawn = [*generate.generate(self._count, seed, combos)]
         self._drawn = malformed = len(drawn)
@@ -240,11 +234,11 @@ class _Run:
         else:
             drawn = []
         asked = combos
-        if _FLAGS.device:  # What ops without a Python name refuse is nowhere documented.
+        if self._given.device:  # What ops without a Python name refuse is nowhere documented.
             asked = [combo for combo in combos if combo[0] not in devices.INTERNAL]
         foreign = foreign_shapes.generate(combos) if case_lib.FOREIGN_SHAPES in kinds else ()
         return [
-            *generate.attach(drawn, seed, flags.execution_modes()),
+            *generate.attach(drawn, seed, self._given.execution_modes),
             *contract.generate(malformed if case_lib.CONTRACT in kinds else 0, seed, asked),
             *foreign,
         ]
@@ -272,9 +266,9 @@ class _Run:
             found.append(record_lib.of_result(index, result))
             failed += bool(result.failures)
             self._doing = f"{len(found)} of {len(cases)} cases judged, {failed} failed"
-            if _FLAGS.repro is not None:
+            if self._repro:
                 terminal.print_details(self._console, result)
-            if _FLAGS.x and result.failures:
+            if self._given.x and result.failures:
                 break
         results.close()
 
@@ -288,7 +282,7 @@ class _Run:
         """Reduces the first failures of each kind, and adds them to their entries as programs."""
         # A bad call is small as it is.
         failed = [e for e in found if not e["kind"].startswith(ERROR_PREFIX)]
-        for entry in record_lib.first_of_their_kind(failed, _FLAGS.shrink):
+        for entry in record_lib.first_of_their_kind(failed, self._given.shrink):
             self._doing = f"a program for {entry['case']} is looked for"
             try:
                 entry["script"] = self._program(entry)
@@ -309,18 +303,20 @@ class _Run:
 
     def _circumstances(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of the record that say what is run, how and where."""
-        now = datetime.datetime.now(datetime.timezone.utc)
+        now, modes = datetime.datetime.now(datetime.timezone.utc), self._given.execution_modes
         return {
             "schema": record_lib.VERSION,
-            "command": " ".join([flags.COMMAND, *map(shlex.quote, self._argv)]),
-            "replay": flags.replay_command(),
+            "command": " ".join([flags.COMMAND, *map(shlex.quote, self._given.words)]),
+            "replay": flags.replay_command(self._given),
             "date": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             "settings": {
-                **{name: _FLAGS[name].value for name in flags.SETTINGS},
+                **{name: getattr(self._given, name) for name in flags.SETTINGS},
+                "repro": str(self._repro) if self._repro else None,
+                "execution_modes": "default" if modes is None else ",".join(modes) or "none",
                 "cases": self._drawn,
                 "kinds": None if self._repro else sorted(self._kinds),
-                "selection": {name: list(_FLAGS[name].value) for name in flags.SELECTION},
-                "bounds": flags.profile().name,
+                "selection": {name: getattr(self._given, name) for name in flags.SELECTION},
+                "bounds": self._profile.name,
             },
             "versions": {
                 "tf_bn_ops": _version.__version__,
@@ -335,8 +331,8 @@ class _Run:
 
     def _judged(self) -> dict[str, Any]:
         """The field "candidate" of the record."""
-        library = _FLAGS.library
-        device = f" on {_FLAGS.device}" if _FLAGS.device else ""
+        library = self._given.library
+        device = f" on {self._given.device}" if self._given.device else ""
         if self._candidate.ops == implementations.OWN_OPS:
             library = _loader.library_path()
         content = pathlib.Path(library).read_bytes() if library else b""
@@ -350,14 +346,11 @@ class _Run:
         }
 
 
-# Name -> module with flags and a `main` of its own.
-_SUBCOMMANDS = {"export": export_command, "merge": merge}
+add_flags = flags.add_to
 
 
-def main(argv: Sequence[str]) -> int:
-    """Runs the command; argv is its name, then flags; returns the exit status."""
-    if argv[1:] and argv[1] in _SUBCOMMANDS:
-        return _SUBCOMMANDS[argv[1]].main([" ".join(argv[:2]), *argv[2:]])
-    console, arguments = terminal.console(), list(argv)[1:]
-    body = lambda: _Run(console, arguments).run()  # noqa: E731
-    return _command.run(argv, __doc__, _FLAGS, body, (WorkerError,))
+def execute(given: argparse.Namespace) -> int:
+    try:
+        return _Run(terminal.console(), given).run()
+    except WorkerError as error:
+        raise UsageError(str(error)) from error

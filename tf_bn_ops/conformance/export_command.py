@@ -1,28 +1,22 @@
 """Writes cases with right answers and bounds into a folder, for any system to be judged by.
 
-usage: python -m tf_bn_ops conformance export [flags] DIR
-
-The flags mean what they mean in a run, with 500 --cases and the --bounds float32 unless they are
-given; the number of elements is the smallest with which cases have the same pairs. Then, anywhere
-that has NumPy:
-
-       python DIR/judge.py RESULTS
-
-DIR/cases.json says what the files are; docs/conformance.md describes it.
+Flags mean what they mean in a run, but the default of --bounds is float32; the number of elements
+is the smallest with which cases have the same pairs. Then, anywhere that has NumPy,
+`python DIR/judge.py RESULTS` judges. DIR/cases.json says what the files are; docs/conformance.md
+describes it.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import pathlib
 import shutil
-from collections.abc import Sequence
 from typing import Any
 
-import absl.flags
 import numpy as np
 
-from tf_bn_ops import _command, spec
+from tf_bn_ops import spec
 from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance import flags
 from tf_bn_ops.conformance.cases import coverage, generate
@@ -33,10 +27,6 @@ from tf_bn_ops.conformance.models.inputs import as_given
 from tf_bn_ops.conformance.reports import overview
 from tf_bn_ops.conformance.verdict import judge
 
-# Of the flags of a run those that say which cases there are, and what is right.
-_FLAGS = absl.flags.FlagValues()
-for _name in ("cases", "seed", *flags.SELECTION, "bounds"):
-    _FLAGS[_name] = flags.VALUES[_name]
 _DEFAULT_CASES = 500
 # Cases of more elements get the smallest shape that has the same pairs: 84 of 500, 7 million
 # elements together, of up to 132,225 (32,769 channels are a level).
@@ -84,22 +74,24 @@ def write(case: Case, name: str, to: pathlib.Path, profile: bounds.Profile) -> d
     }
 
 
-def _body(folders: Sequence[str]) -> int:
-    if len(folders) != 1:
-        raise UsageError("name one folder to write cases to")
-    to = pathlib.Path(folders[0])
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=pathlib.Path, metavar="DIR")
+    flags.add_selection(parser, f"{_DEFAULT_CASES}")
+    parser.set_defaults(cases=_DEFAULT_CASES, bounds="float32")
+
+
+def execute(given: argparse.Namespace) -> int:
+    to = given.folder
     if to.exists() and any(to.iterdir()):
         raise UsageError(f"{to} is not empty: name a new folder")
-    flags.VALUES.mark_as_parsed()
-    count = _FLAGS.cases if _FLAGS["cases"].present else _DEFAULT_CASES
-    profile = bounds.PROFILES[_FLAGS.bounds if _FLAGS["bounds"].present else "float32"]
-    combos = flags.combinations()
-    cases = list(generate.generate(count, _FLAGS.seed, combos, _USUAL_ELEMENTS))
+    profile = bounds.PROFILES[given.bounds]
+    combos = flags.combinations(given)
+    cases = list(generate.generate(given.cases, given.seed, combos, _USUAL_ELEMENTS))
     if not cases:
         raise UsageError("--cases=0 writes no case: a judge of none proves nothing")
     to.mkdir(parents=True, exist_ok=True)
     entries = [write(case, f"{i:05}", to, profile) for i, case in enumerate(cases)]
-    head = {"schema": portable_judge.SCHEMA, "bounds": profile.name, "seed": _FLAGS.seed}
+    head = {"schema": portable_judge.SCHEMA, "bounds": profile.name, "seed": given.seed}
     text = json.dumps({**head, "cases": entries}, indent=1)
     (to / "cases.json").write_text(text + "\n", encoding="utf-8")
     shutil.copy(portable_judge.__file__, to / "judge.py")
@@ -109,13 +101,3 @@ def _body(folders: Sequence[str]) -> int:
         print(f"not covered: {sentence}")
     print(f"judge results with: python {to / 'judge.py'} RESULTS")
     return 0
-
-
-def main(argv: Sequence[str]) -> int:
-    """Runs the command; argv is its name, then flags and the folder; returns the exit status."""
-    folders: list[str] = []
-    try:
-        return _command.run(argv, __doc__, _FLAGS, lambda: _body(folders), (), folders)
-    finally:
-        for values in (_FLAGS, flags.VALUES):
-            values.unparse_flags()

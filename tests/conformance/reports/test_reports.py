@@ -211,7 +211,7 @@ def test_a_run_that_a_signal_ends_reports_what_was_judged(run, number, request):
     assert f"not covered: {42 - count} of 42 cases were not run" in printed
     assert "conformance interrupted: 0 of" in files["html"].read_text()
     assert ET.parse(files["junit"]).find(".//error").get("type") == "interrupted"
-    assert run("merge", str(files["json"]), name="again")[0] == 130
+    assert run("report", str(files["json"]), name="again")[0] == 130
     # A failure is one all the same, and is not reduced: whoever sent the signal does not wait.
     status, files, printed = run(*FLAGS, worker=_signalled(_Wrong, number))
     assert status == 1 and "conformance FAILED" in printed
@@ -234,7 +234,7 @@ def test_what_is_not_covered_is_said(run, right, tmp_path):
     assert "not covered: kinds of cases: contract" in printed
     entry["missing"] = []  # As of more cases (test_rare_faults.py).
     (tmp_path / "more.json").write_text(record.dumps(read))
-    status, _, printed = run("merge", str(tmp_path / "more.json"))
+    status, _, printed = run("report", str(tmp_path / "more.json"))
     assert (
         status == 0
         and "not covered: kinds" in printed
@@ -345,7 +345,7 @@ def test_rounding_in_the_file_acquits_nobody():
 def test_a_record_gives_the_reports_of_its_run(run):
     """All that was printed, and the page, also where cases fail."""
     status, files, printed = run(*FLAGS, worker=_Wrong)
-    again = run("merge", str(files["json"]), name="again")
+    again = run("report", str(files["json"]), name="again")
     assert (again[0], again[2]) == (status, printed) == (1, printed)
     assert all(again[1][kind].read_text() == file.read_text() for kind, file in files.items())
 
@@ -354,9 +354,9 @@ def test_refusal_is_one_sentence_and_status_2(run, tmp_path):
     broken = tmp_path / "broken.json"
     broken.write_text("")
     for flags, message in (
-        (["merge"], "name the JSON file of one run"),
-        (["merge", str(broken), str(broken)], "name the JSON file of one run"),
-        (["merge", "/nowhere.json"], "/nowhere.json is no record"),
+        (["report"], "required: FILE.json"),
+        (["report", str(broken), str(broken)], "unrecognized arguments"),
+        (["report", "/nowhere.json"], "/nowhere.json is no record"),
         ([*FLAGS, "--kinds=contract", "--cases=0"], "these flags select no case"),
     ):
         status, _, printed = run(*flags)
@@ -429,7 +429,7 @@ def test_a_field_of_another_type_is_one_sentence_that_names_it(run):
 )
 def test_a_file_that_is_no_record_is_one_sentence(text, said, tmp_path):
     (tmp_path / "run.json").write_text(text)
-    done = command.run("merge", str(tmp_path / "run.json"))
+    done = command.run("report", str(tmp_path / "run.json"))
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert said in done.stderr and "run.json is no record" in done.stderr
 

@@ -1,7 +1,7 @@
 """Execution modes: ways to run an op on the same inputs, with bitwise identical results.
 
 The field `execution` of a case (case.py) names one of EXECUTION_MODES, or several.
-`--execution_modes` says which ones a run adds to its cases; `attach` does it.
+`--execution-modes` says which ones a run adds to its cases; `attach` does it.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ def parse(text: str) -> OpMapping:
     """
     name, _, like = (part.strip() for part in text.partition("="))
     if not name or not like:
-        raise UsageError(f"--map takes TheirOp=FusedBatchNormGradV3 or so, not {text!r}")
+        raise UsageError(f"it is TheirOp=FusedBatchNormGradV3 or so, not {text!r}")
     return OpMapping(name, like)
 
 

@@ -6,5 +6,5 @@ summary.py    counts and worst errors by group, execution modes and notes, from 
 terminal.py   what is printed
 junit.py      JUnit XML, for CI systems
 page.py       one HTML page with tables and plots, from the template page.html
-merge.py      writes the reports of a run, also of the JSON file of an earlier one
+report_command.py writes the reports of a run, also of the JSON file of an earlier one
 """
