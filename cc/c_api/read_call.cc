@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "cc/core/op_calls.h"
+
 namespace tf_bn_ops::c_api {
 namespace {
 
@@ -159,6 +161,19 @@ bool HasElements(const tfbn_call& call, int role) {
   }
 }
 
+CallPart CallPartOf(const tfbn_call& call) {
+  switch (call.formula) {
+    case FormulaKind::kForward:
+      return call.local_mean != nullptr ? CallPart::kSums : CallPart::kWhole;
+    case FormulaKind::kGradient:
+      if (HasTotals(call)) return CallPart::kElements;
+      return call.x_backprop == nullptr ? CallPart::kSums : CallPart::kWhole;
+    case FormulaKind::kSecondOrder:
+      break;
+  }
+  return CallPart::kWhole;
+}
+
 std::string CheckArrays(const tfbn_call& call) {
   if (!IsBelow(call.formula, kNumFormulaKinds)) {
     return "formula must be TFBN_FORWARD, TFBN_GRADIENT or TFBN_SECOND_ORDER";
@@ -178,9 +193,17 @@ std::string CheckArrays(const tfbn_call& call) {
       return std::string(kRoles[role].name) + " must not be NULL";
     }
   }
-  if (unwritten == 0) return "";
-  return std::string(kRoles[__builtin_ctz(unwritten)].name) + " must be NULL " +
-         part.name + ": it would not be written";
+  if (unwritten != 0) {
+    return std::string(kRoles[__builtin_ctz(unwritten)].name) +
+           " must be NULL " + part.name + ": it would not be written";
+  }
+  if (IsOpCall(call.formula, CallPartOf(call), call.dtype,
+               call.is_training || HasTotals(call), call.activation)) {
+    return "";
+  }
+  return std::string("dtype must not be ") +
+         kDTypeTexts[static_cast<int>(call.dtype)] +
+         " in this call: no op makes it, and there is no kernel of it";
 }
 
 }  // namespace

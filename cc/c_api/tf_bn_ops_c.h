@@ -46,12 +46,15 @@ enum { TFBN_FORWARD = 0, TFBN_GRADIENT = 1, TFBN_SECOND_ORDER = 2 };
  *                local_count the statistics of x alone
  *   gradient     all outputs; with local_sum_dy, local_sum_dy_xmu, in training,
  *                those, too, and without x_backprop the sums alone; with
- * sum_dy, sum_dy_xmu, count and is_training = 0 the elements alone, from sums
- * over the batches of several replicas an activation's gradient takes y, or, in
- * these two parts, offset in place of it: then the mask is computed from x.
- * They have no smooth activation. An output that is given is written, or the
- * call is refused in a sentence. y_backprop_grad, ...: results of view shape
- * are computed in float, unless dtype is TFBN_FLOAT64. */
+ *                sum_dy, sum_dy_xmu, count and is_training = 0 the elements
+ *                alone, from sums over the batches of several replicas
+ *
+ * The gradient of an activation takes y, or, in these two parts, offset in
+ * place of it: then the mask is computed from x. They have no smooth
+ * activation. An output that is given is written, or the call is refused in a
+ * sentence; so is one that no op makes, as with TFBN_FLOAT64 behind an
+ * activation. Results of view shape are computed in float, unless dtype is
+ * TFBN_FLOAT64. */
 TFBN_EXPORT int tfbn_cpu_run(const tfbn_call* call, const char* implementation,
                              int threads, char* error, size_t error_size);
 
@@ -79,9 +82,9 @@ typedef struct tfbn_explain_args {
  * does not fit `json_size` bytes; 8192 are always enough.
  * `formula`: "batch_norm", "batch_norm_add", "batch_norm_grad",
  * "batch_norm_grad_ex", "batch_norm_grad_ex_from_y", "batch_norm_grad_ex_add",
- * "batch_norm_backward_elemt", "batch_norm_backward_elemt_from_x",
- * "batch_norm_backward_elemt_from_y", "batch_norm_backward_elemt_add" or
- * "batch_norm_grad_grad". `implementation`: as in tfbn_cpu_run.
+ * "batch_norm_smooth", "batch_norm_smooth_add", "batch_norm_grad_smooth",
+ * "batch_norm_grad_smooth_add" or "batch_norm_grad_grad". `implementation`: as
+ * in tfbn_cpu_run.
  *
  *   {"machine": {NAME: VALUE, ...}, "call": {NAME: VALUE, ...},
  *    "plan": [{"name": NAME, "value": VALUE[, "reason": NAME,

@@ -36,6 +36,12 @@ struct Call : tfbn_call {
   explicit Call(const tfbn_call& call) : tfbn_call(call) {}
 };
 
+// Whether the sums of a gradient are given, over the batches of all replicas:
+// its second pass alone is computed.
+static TFBN_HD bool HasTotals(const tfbn_call& call) {
+  return call.sum_dy != nullptr;
+}
+
 // The array of a role.
 inline void*& ArrayOf(tfbn_call& call, Role role) {
   // One pointer after the other, in the order of the roles.

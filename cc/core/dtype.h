@@ -100,6 +100,7 @@ struct FormatOf;
 #define TFBN_FORMAT(unused, name, text, storage, fraction, exponent) \
   template <>                                                        \
   struct FormatOf<storage> {                                         \
+    static constexpr DType kDType = DType::k##name;                  \
     static constexpr int kFractionBits = fraction;                   \
     static constexpr int kSmallestExponent = exponent;               \
   };

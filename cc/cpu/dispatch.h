@@ -23,7 +23,7 @@ struct Implementation {
         kernels[static_cast<int>(formula)][static_cast<int>(dtype)];
     // A build for bfloat16 leaves other types to the next one, whose
     // instructions it has, too.
-    return own.IsDefined() ? own : this[1].KernelsOf(formula, dtype);
+    return own.is_defined ? own : this[1].KernelsOf(formula, dtype);
   }
 };
 

@@ -35,8 +35,12 @@ class Driver {
         apply_(kernels_.Of(PassKind::kApply)),
         reduce_(kernels_.Of(PassKind::kReduce)),
         apply_policy_(plan.store_policy),
+        read_later_(plan.prefetches_for_second_pass
+                        ? entry_.tensors(call).in[entry_.traits.reduce_inputs]
+                        : nullptr),
         sums_(static_cast<double*>(workspace)),
-        coefficients_(sums_ + entry_.num_sums * view_.channels * blocks_) {
+        centers_(sums_ + entry_.num_sums * view_.channels * blocks_),
+        coefficients_(centers_ + view_.channels) {
     if (plan.early_output) UseEarlyOutput(implementation);
   }
 
@@ -44,10 +48,12 @@ class Driver {
     // For coefficients that are computed before the first task, too.
     const ScopedFpState fp_state;
     switch (plan_.schedule) {
+      case Schedule::kElementsAlone:
+        Prepare(0, view_.channels);
+        RunPhases(executor, plan_.threads, Phases(TilePass<&Driver::Apply>()));
+        break;
       case Schedule::kFrozenOnePass:
-        kernels_.mask_coefficients(call_, 0, view_.channels, coefficients_);
-        kernels_.finish(call_, 0, view_.channels, Sums(0), coefficients_,
-                        /*stores_sums=*/false);
+        Prepare(0, view_.channels);
         RunPhases(executor, plan_.threads,
                   WithFinish(TilePass<&Driver::Frozen>()));
         break;
@@ -60,12 +66,12 @@ class Driver {
         }
         break;
       case Schedule::kReduceOnly:
-        kernels_.mask_coefficients(call_, 0, view_.channels, coefficients_);
+        Prepare(0, view_.channels);
         RunPhases(executor, plan_.threads,
                   WithFinish(TilePass<&Driver::Reduce>()));
         break;
       default:
-        kernels_.mask_coefficients(call_, 0, view_.channels, coefficients_);
+        Prepare(0, view_.channels);
         std::vector<Phase> phases = WithFinish(TilePass<&Driver::Reduce>());
         phases.push_back(TilePass<&Driver::Apply, Direction::kBackward>());
         RunPhases(executor, plan_.threads, std::move(phases));
@@ -172,10 +178,11 @@ class Driver {
     // Where a call takes a microsecond, what is not computed shows.
     const bool alone = blocks_ == 1 && plan_.groups == 1;
     Tile tile = TileOfGroup(g, 0);
-    kernels_.mask_coefficients(call_, tile.c0, tile.c1, coefficients_);
+    Prepare(tile.c0, tile.c1);
     for (int64_t b = 0; b < blocks_; ++b) {
       if (b > 0) tile = TileOfGroup(g, b);
       SetPrefetch(plan_.prefetch[0], alone ? tile : TileBehind(g, b), &tile);
+      tile.read_later = read_later_;
       Reduce(tile, b);
     }
     Finish(tile.c0, tile.c1);
@@ -220,15 +227,15 @@ class Driver {
     PipelineStage stage = {TileOfGroup(current, 0), TileOfGroup(next, 0),
                            scratch, plan_.group_channels, plan_.scratch_stride};
     const int64_t c0 = stage.next.c0, c1 = stage.next.c1;
-    kernels_.mask_coefficients(call_, c0, c1, coefficients_);
+    Prepare(c0, c1);
     for (int64_t b = 0; b < blocks_; ++b) {
       stage.current = TileOfGroup(current, b);
       stage.next = TileOfGroup(next, b);
       SetPrefetch(PrefetchKind::kFixedDistance,
                   next == kNoGroup ? stage.next : TileBehind(next, b),
                   &stage.next);
-      kernels_.pipeline(call_, plan_.partition, stage, coefficients_,
-                        plan_.store_policy, Sums(b));
+      kernels_.pipeline(call_, plan_.partition, stage, plan_.store_policy,
+                        ArraysOf(b));
     }
     Finish(c0, c1);
   }
@@ -288,17 +295,23 @@ class Driver {
     return IsInPlace(tensors, 0) ? StorePolicy::kTemporal : plan_.store_policy;
   }
 
+  ChannelArrays ArraysOf(int64_t b) const {
+    return {centers_, coefficients_, Sums(b)};
+  }
   void Reduce(const Tile& tile, int64_t b) const {
-    reduce_(call_, plan_.partition, tile, coefficients_, reduce_policy_,
-            Sums(b));
+    reduce_(call_, plan_.partition, tile, reduce_policy_, ArraysOf(b));
   }
   void Apply(const Tile& tile, int64_t) const {
-    apply_(*apply_call_, plan_.partition, tile, coefficients_, apply_policy_,
-           Sums(0));
+    apply_(*apply_call_, plan_.partition, tile, apply_policy_, ArraysOf(0));
   }
   void Frozen(const Tile& tile, int64_t b) const {
-    kernels_.Of(PassKind::kFrozen)(call_, plan_.partition, tile, coefficients_,
-                                   plan_.store_policy, Sums(b));
+    kernels_.Of(PassKind::kFrozen)(call_, plan_.partition, tile,
+                                   plan_.store_policy, ArraysOf(b));
+  }
+
+  // Computes what the first pass reads of channels [c0, c1).
+  void Prepare(int64_t c0, int64_t c1) const {
+    entry_.prepare(call_, c0, c1, centers_, coefficients_);
   }
 
   // Adds the sums of all blocks, in their order, to the sums of block 0, and
@@ -314,12 +327,10 @@ class Driver {
         for (int64_t c = c0; c < c1; ++c) sum[c] += part[c];
       }
     }
-    entry_.recenter(call_, c0, c1, total);
     const bool has_second_pass =
         call_.is_training && plan_.schedule != Schedule::kReduceOnly;
-    kernels_.finish(call_, c0, c1, total,
-                    has_second_pass ? coefficients_ : nullptr,
-                    /*stores_sums=*/true);
+    entry_.finish(call_, c0, c1, centers_, total,
+                  has_second_pass ? coefficients_ : nullptr);
   }
 
   const Call& call_;
@@ -333,8 +344,10 @@ class Driver {
   const Call* apply_call_;
   Kernels::Pass apply_, reduce_;
   StorePolicy apply_policy_, reduce_policy_ = StorePolicy::kNone;
-  double* const sums_;        // [blocks][num_sums][channels]
-  void* const coefficients_;  // [num_coefficients][CoefficientStride]
+  const void* const read_later_;  // See Tile.
+  double* const sums_;            // [blocks][num_sums][channels]
+  double* const centers_;         // [channels]
+  void* const coefficients_;      // [num_coefficients][CoefficientStride]
 };
 
 EarlyBuffer EarlyBufferOf(const FormulaEntry& entry, const Call& call) {
@@ -356,9 +369,9 @@ EarlyBuffer EarlyBufferOf(const FormulaEntry& entry, const Call& call) {
 }
 
 // Whether each output is the buffer of an input of the pass that stores it.
-bool AllInPlace(const FormulaEntry& entry, const Call& call,
-                EarlyBuffer early) {
-  if (entry.traits.has_early_output &&
+bool AllInPlace(const FormulaEntry& entry, const FormulaTraits& traits,
+                const Call& call, EarlyBuffer early) {
+  if (traits.has_early_output &&
       (early == EarlyBuffer::kOwn || early == EarlyBuffer::kInPlace)) {
     const Call second = entry.early.second_call(call);
     return early == EarlyBuffer::kInPlace &&
@@ -394,8 +407,11 @@ PlanRequest RequestOf(const FormulaEntry& entry, const Call& call,
   request.is_training = call.is_training;
   const Tensors tensors = entry.tensors(call);
   if (tensors.out[0] == nullptr) request.formula.outputs = 0;
+  request.has_totals = HasTotals(call);
+  if (request.has_totals) request.formula.has_early_output = false;
   request.early_buffer = EarlyBufferOf(entry, call);
-  request.in_place = AllInPlace(entry, call, request.early_buffer);
+  request.in_place =
+      AllInPlace(entry, request.formula, call, request.early_buffer);
   request.page_offset_alias = HasPageOffsetAlias(tensors);
   request.threads = threads;
   request.caches = MachineCacheSizes();
@@ -434,7 +450,7 @@ size_t CpuWorkspaceBytes(FormulaKind formula, const View& view, DType dtype) {
     num_coefficients = std::max(num_coefficients, entry.num_coefficients);
   }
   const int64_t sums =
-      num_sums * NumBlocks(MakePartition(view)) * view.channels;
+      (num_sums * NumBlocks(MakePartition(view)) + 1) * view.channels;
   const int64_t coefficients =
       num_coefficients * CoefficientStride(view.channels);
   return static_cast<size_t>(sums) * sizeof(double) +

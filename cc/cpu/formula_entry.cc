@@ -14,13 +14,15 @@ namespace {
   constexpr FormulaIndex IndexOf(const F*) { return FormulaIndex::k##F; }
 TFBN_FOR_EACH_FORMULA(TFBN_INDEX_OF, )
 
-// ToDouble of a narrow type, in loops that vectorize.
-TFBN_INLINE double Widened(Float16 v) {
+// Elements in the type that they are computed in, in loops that vectorize.
+TFBN_INLINE float Widened(Float16 v) {
   return WidenHalf<float>(uint32_t{v.bits});
 }
-TFBN_INLINE double Widened(Bfloat16 v) {
+TFBN_INLINE float Widened(Bfloat16 v) {
   return BitCast<float>(static_cast<uint32_t>(v.bits) << 16);
 }
+TFBN_INLINE float Widened(float v) { return v; }
+TFBN_INLINE double Widened(double v) { return v; }
 
 // Neighbours of which some channels are added up again: row by row, since one
 // after the other they would each read a cache line of every row.
@@ -97,7 +99,7 @@ void SumAgain(const Call& call, Neighbours<F>* of, const ChannelSums& total) {
 
 // Of channels that are measured from an element: where that is too far off.
 template <typename F>
-void RecenterFar(const Call& call, const CenterArray& centers, int64_t first,
+void RecenterFar(const Call& call, const double* centers, int64_t first,
                  int64_t end, const ChannelSums& total) {
   const auto count = static_cast<double>(ElementsPerChannel(call.view));
   // IsFarCenter but for roundings, without a division or the center, which take
@@ -116,12 +118,11 @@ void RecenterFar(const Call& call, const CenterArray& centers, int64_t first,
     if (!may_be_far(c)) continue;
     double sums[F::kNumSums];
     LoadChannelSums<F::kNumSums>(total, c, sums);
-    const double center = CenterAt(centers, c);
-    const BatchStatistics statistics = F::StatisticsOf(call, center, sums);
-    if (!IsFarCenter(center, statistics)) continue;
+    const BatchStatistics statistics = F::StatisticsOf(call, centers[c], sums);
+    if (!IsFarCenter(centers[c], statistics)) continue;
     const auto n = static_cast<int>(c - first);
     of.is_far[n] = true;
-    of.center[n] = center;
+    of.center[n] = centers[c];
     of.mean[n] = statistics.mean;
     of.count = n + 1;
   }
@@ -131,23 +132,19 @@ void RecenterFar(const Call& call, const CenterArray& centers, int64_t first,
 // Two-level sums are around a rounded center, or around an element that may be
 // too far off.
 template <typename F>
-void Recenter(const Call& call, int64_t c0, int64_t c1,
+void Recenter(const Call& call, int64_t c0, int64_t c1, const double* centers,
               const ChannelSums& total) {
-  if constexpr (!kIsFrozenOnly<F>) {
-    const int num_sums = call.is_training ? F::kNumSums : F::kNumFrozenSums;
-    if (!IsNarrow(call.dtype) || num_sums < F::kNumSums) return;
-    const CenterArray centers = F::CentersOf(call);
-    if constexpr (kCentersAreElements<F>) {
-      for (int64_t c = c0; c < c1; c += Neighbours<F>::kMost) {
-        RecenterFar<F>(call, centers, c, std::min(c + Neighbours<F>::kMost, c1),
-                       total);
-      }
-      return;
+  const int num_sums = call.is_training ? F::kNumSums : F::kNumFrozenSums;
+  if (!IsNarrow(call.dtype) || num_sums < F::kNumSums) return;
+  if constexpr (kCentersAreElements<F>) {
+    for (int64_t c = c0; c < c1; c += Neighbours<F>::kMost) {
+      RecenterFar<F>(call, centers, c, std::min(c + Neighbours<F>::kMost, c1),
+                     total);
     }
+  } else {
     const auto count = static_cast<double>(ElementsPerChannel(call.view));
     for (int64_t c = c0; c < c1; ++c) {
-      const double center = CenterAt(centers, c);
-      const double shift = ChainCenter(call.dtype, center) - center;
+      const double shift = ChainCenter(call.dtype, centers[c]) - centers[c];
       // Not where the center is an infinity or NaN, either.
       if (!(shift < 0 || shift > 0)) continue;
       double sums[F::kNumSums];
@@ -156,6 +153,117 @@ void Recenter(const Call& call, int64_t c0, int64_t c1,
       for (int k = 0; k < num_sums; ++k) SumsOfChannel(total, k)[c] = sums[k];
     }
   }
+}
+
+// Medians of elements that neighbouring channels have side by side, in the type
+// that they are computed in, in a loop that vectorizes.
+template <typename T>
+void SetMedians(const CenterArray& of, int64_t c0, int64_t c1,
+                double* centers) {
+  using C = ComputeOf<T>;
+  const T* const x[] = {static_cast<const T*>(of.data) + of.elements[0],
+                        static_cast<const T*>(of.data) + of.elements[1],
+                        static_cast<const T*>(of.data) + of.elements[2]};
+  const auto finite = [](T element) {
+    const C v = static_cast<C>(Widened(element));
+    return v - v == 0 ? v : C{0};
+  };
+  for (int64_t c = c0; c < c1; ++c) {
+    centers[c] = MedianOf(finite(x[0][c]), finite(x[1][c]), finite(x[2][c]));
+  }
+}
+
+void SetCenters(const CenterArray& of, int64_t c0, int64_t c1,
+                double* centers) {
+  if (of.is_median && of.stride == 1 && of.data != nullptr) {
+    TFBN_SWITCH_DTYPE(of.dtype, SetMedians<T>(of, c0, c1, centers));
+  } else {
+    LoadCenters(of, c0, c1 - c0, centers + c0);
+  }
+}
+
+// Writes the coefficients of channel `c` from `begin` on, before `end`.
+template <typename F, typename C>
+TFBN_INLINE void StoreCoefficients(const C (&k)[F::kNumCoefficients], int begin,
+                                   int end, int64_t c, int64_t channels,
+                                   void* coefficients) {
+  const int64_t stride = CoefficientStride(channels);
+  C* const out = static_cast<C*>(coefficients) + c;
+  // A NaN that is given may have any payload, see NarrowBfloat16 (vec.h).
+  for (int i = begin; i < end; ++i) {
+    out[i * stride] = k[i] == k[i] ? k[i] : static_cast<C>(kNaN);
+  }
+}
+
+// The coefficients of the mask, in the type that F is applied in.
+template <typename F, typename C>
+void SetMask(const Call& call, int64_t c0, int64_t c1, void* coefficients) {
+  for (int64_t c = c0; c < c1; ++c) {
+    C k[F::kNumCoefficients];
+    F::FinishMask(call, c, k);
+    StoreCoefficients<F>(k, F::kFirstMaskCoefficient, F::kNumCoefficients, c,
+                         call.view.channels, coefficients);
+  }
+}
+
+// From sums, if there are any, the other coefficients, unless `coefficients` is
+// nullptr, and the outputs of shape [channels] if `stores_sums`.
+template <typename F, typename C>
+void FinishIn(const Call& given, int64_t c0, int64_t c1, const double* centers,
+              const ChannelSums& sums, void* coefficients, bool stores_sums) {
+  // A copy, which no store of an output can change: what is the same for all
+  // channels is loaded, and computed, once.
+  const Call call = given;
+  const int first = call.is_training ? 0 : F::kFirstFrozenCoefficient;
+  const bool has_sums = sums.first != nullptr;
+  for (int64_t c = c0; c < c1; ++c) {
+    double of_channel[F::kNumSums] = {};
+    if (call.is_training && has_sums) {
+      LoadChannelSums<F::kNumSums>(sums, c, of_channel);
+    } else if (has_sums) {
+      LoadChannelSums<F::kNumFrozenSums>(sums, c, of_channel);
+    }
+    // Stored last, since what both need is computed once while nothing is.
+    C k[F::kNumCoefficients] = {};
+    if (coefficients != nullptr) F::Finish(call, c, centers[c], of_channel, k);
+    if (stores_sums) F::StoreSums(call, c, centers[c], of_channel);
+    if (coefficients != nullptr) {
+      StoreCoefficients<F>(k, first, F::kFirstMaskCoefficient, c,
+                           call.view.channels, coefficients);
+    }
+  }
+}
+template <typename F>
+void FinishChannels(const Call& call, int64_t c0, int64_t c1,
+                    const double* centers, const ChannelSums& sums,
+                    void* coefficients, bool stores_sums) {
+  using Finisher = typename F::Finisher;
+  const auto finish = call.dtype == DType::kFloat64 ? FinishIn<Finisher, double>
+                                                    : FinishIn<Finisher, float>;
+  finish(call, c0, c1, centers, sums, coefficients, stores_sums);
+}
+
+template <typename F>
+void Prepare(const Call& call, int64_t c0, int64_t c1, double* centers,
+             void* coefficients) {
+  SetCenters(F::CentersOf(call), c0, c1, centers);
+  if (!call.is_training || HasTotals(call)) {
+    FinishChannels<F>(call, c0, c1, centers, {}, coefficients,
+                      /*stores_sums=*/false);
+  }
+  if constexpr (kHasMask<F>) {
+    const auto set_mask =
+        call.dtype == DType::kFloat64 ? SetMask<F, double> : SetMask<F, float>;
+    set_mask(call, c0, c1, coefficients);
+  }
+}
+
+template <typename F>
+void Finish(const Call& call, int64_t c0, int64_t c1, const double* centers,
+            const ChannelSums& total, void* coefficients) {
+  Recenter<F>(call, c0, c1, centers, total);
+  FinishChannels<F>(call, c0, c1, centers, total, coefficients,
+                    /*stores_sums=*/true);
 }
 
 template <typename F>
@@ -167,13 +275,13 @@ template <typename F>
 FormulaEntry MakeEntry(const char* name) {
   FormulaEntry entry = {
       {name, F::kKind, F::kInputs, F::kOutputs, TileColumns<F>(true),
-       TileColumns<F>(false), kHasEarlyOutput<F>,
-       int{F::kNumReduceInputs} == int{F::kInputs}},
+       TileColumns<F>(false), kHasEarlyOutput<F>, F::kNumReduceInputs},
       F::kNumSums,
       F::kNumFrozenSums,
       F::kNumCoefficients,
       F::TensorsOf,
-      Recenter<F>,
+      Prepare<F>,
+      Finish<F>,
       StoreEmpty<F>,
       {}};
   if constexpr (kHasEarlyOutput<F>) {

@@ -18,8 +18,16 @@ struct FormulaEntry {
   FormulaTraits traits;
   int num_sums, num_frozen_sums, num_coefficients;
   Tensors (*tensors)(const Call&);
-  // From sums around rounded centers to those around the centers.
-  void (*recenter)(const Call&, int64_t c0, int64_t c1, const ChannelSums&);
+  // Before the first pass: writes the centers of channels [c0, c1), the
+  // coefficients of the mask (those from kFirstMaskCoefficient on), and, where
+  // they need no sums of this call, the others.
+  void (*prepare)(const Call&, int64_t c0, int64_t c1, double* centers,
+                  void* coefficients);
+  // From the sums over the view, which are changed: writes the coefficients
+  // that they decide, unless `coefficients` is nullptr, and the outputs of
+  // shape [channels].
+  void (*finish)(const Call&, int64_t c0, int64_t c1, const double* centers,
+                 const ChannelSums&, void* coefficients);
   void (*store_empty)(const Call&);
 
   // Where there is an early output: the tensors of the pass that stores it, the

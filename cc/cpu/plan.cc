@@ -122,6 +122,11 @@ class Planner {
   }
 
   void ChooseSchedule() {
+    if (request_.has_totals) {
+      plan_.schedule = Schedule::kElementsAlone;
+      plan_.schedule_why = {Reason::kSumsGiven};
+      return;
+    }
     if (!request_.is_training) {
       plan_.schedule = Schedule::kFrozenOnePass;
       plan_.schedule_why = {Reason::kFrozen};
@@ -370,13 +375,15 @@ class Planner {
       const int64_t bytes =
           InputBytes(plan_.group_channels * ElementsPerChannel(view_));
       PrefetchNext(plan_.groups, bytes);
-      const bool read = request_.formula.sums_all_inputs;
-      const bool resident = read && bytes <= l2;
+      const bool resident = bytes <= l2;
+      plan_.prefetches_for_second_pass =
+          request_.formula.reduce_inputs < request_.formula.inputs;
       plan_.prefetch[1] =
           resident ? PrefetchKind::kNone : PrefetchKind::kFixedDistance;
-      plan_.prefetch_why[1] = {resident ? Reason::kL2Resident
-                               : read   ? Reason::kExceedsL2
-                                        : Reason::kFirstReadHere,
+      plan_.prefetch_why[1] = {!resident ? Reason::kExceedsL2
+                               : plan_.prefetches_for_second_pass
+                                   ? Reason::kPrefetchedByFirst
+                                   : Reason::kL2Resident,
                                bytes, l2};
       return;
     }

@@ -38,7 +38,7 @@ struct FormulaTraits {
   // Columns of a tile whose running sums fit L1 (TileColumns), by mode.
   int64_t training_l1_columns, frozen_l1_columns;
   bool has_early_output;  // That the first pass can store, see formula.h.
-  bool sums_all_inputs;   // The first pass reads them all.
+  int reduce_inputs;      // That the first pass reads, the first ones.
 };
 
 // The buffer of an early output (formula.h).
@@ -55,6 +55,7 @@ struct PlanRequest {
   DType dtype = DType::kFloat32;
   FormulaTraits formula = {};
   bool is_training = true;
+  bool has_totals = false;  // The sums are given: the second pass alone.
   // Each output is the buffer of an input of the pass that stores it.
   bool in_place = false;
   EarlyBuffer early_buffer = EarlyBuffer::kOwn;
@@ -66,6 +67,7 @@ struct PlanRequest {
 
 enum class Schedule {
   kSmallOutputs,   // No elements: outputs of shape [channels] alone.
+  kElementsAlone,  // The sums are given: apply all tiles.
   kFrozenOnePass,  // Frozen: one pass over all tiles sums and stores.
   kReduceOnly,     // Training without outputs of view shape: reduce all tiles.
   kChannelGroups,  // Training: both passes over one channel group at a time.
@@ -129,6 +131,8 @@ struct Plan {
   bool early_output = false;
   Why early_output_why;
 
+  // The first pass prefetches what the second one alone reads, of its tile.
+  bool prefetches_for_second_pass = false;
   // By pass; kChannelGroups and kTwoPasses have the second one.
   PrefetchKind prefetch[2] = {PrefetchKind::kNone, PrefetchKind::kNone};
   Why prefetch_why[2];

@@ -44,6 +44,7 @@ namespace tf_bn_ops {
   /* Schedule. */                                                              \
   X(kFrozen, "frozen",                                                         \
     "frozen, the results do not depend on the sums: one pass")                 \
+  X(kSumsGiven, "sums_given", "the sums are given: one pass stores")           \
   X(kSumsWanted, "sums_wanted",                                                \
     "no output of view shape is wanted: one pass sums")                        \
   X(kGroupFitsCache, "group_fits_cache",                                       \
@@ -141,8 +142,9 @@ namespace tf_bn_ops {
   X(kL2Resident, "l2_resident",                                                \
     "the first pass left the {found} bytes of inputs in the {limit} bytes of " \
     "L2")                                                                      \
-  X(kFirstReadHere, "first_read_here",                                         \
-    "the first pass does not read the side input")                             \
+  X(kPrefetchedByFirst, "prefetched_by_first",                                 \
+    "the first pass prefetched what it does not read; the {found} bytes of "   \
+    "inputs fit the {limit} bytes of L2")                                      \
   X(kExceedsL2, "exceeds_l2",                                                  \
     "{found} bytes of inputs do not fit the {limit} bytes of L2")
 

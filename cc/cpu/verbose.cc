@@ -29,9 +29,9 @@ namespace {
 constexpr char kPrefix[] = "tf_bn_ops_verbose,v1,";
 
 // Names of the values of enumerations, in their order.
-constexpr const char* kSchedules[] = {"small_outputs", "frozen_one_pass",
-                                      "reduce_only", "channel_groups",
-                                      "two_passes"};
+constexpr const char* kSchedules[] = {"small_outputs",   "elements_alone",
+                                      "frozen_one_pass", "reduce_only",
+                                      "channel_groups",  "two_passes"};
 constexpr const char* kPipelines[] = {"none", "direct", "packed"};
 constexpr const char* kStores[] = {"none", "temporal", "non_temporal"};
 constexpr const char* kPrefetches[] = {"none", "fixed_distance", "next_tile"};

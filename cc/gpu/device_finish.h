@@ -19,6 +19,7 @@ namespace tf_bn_ops::gpu {
 // Sums of a channel that a call computes.
 template <typename Formula>
 TFBN_HD int SumsOf(const Call& args) {
+  if (HasTotals(args)) return 0;
   return args.is_training ? int{Formula::kNumSums}
                           : int{Formula::kNumFrozenSums};
 }
@@ -60,9 +61,8 @@ TFBN_HD void FinishChannel(const KernelParams& params, int64_t c,
   if (params.config.elements == 0) return F::StoreEmpty(args, c);
   const double center = CenterAt(F::CentersOf(args), c);
   double sums[F::kNumSums] = {};
-  if constexpr (!kIsFrozenOnly<F>) LoadSums(shared.sums, t, sums);
-  if constexpr (!kIsFrozenOnly<F> && !std::is_same_v<C, double> &&
-                !kCentersAreElements<F>) {
+  LoadSums(shared.sums, t, sums);
+  if constexpr (!std::is_same_v<C, double> && !kCentersAreElements<F>) {
     const double shift = ChainCenter(args.dtype, center) - center;
     if (shift < 0 || shift > 0) {
       F::Recenter(static_cast<double>(ElementsPerChannel(args.view)), shift,
@@ -157,23 +157,20 @@ TFBN_HD void Finish(const KernelParams& params, Block& block,
   const int64_t channels = params.args.view.channels;
   const int width = FinishChannels(channels);
   const int64_t first = block.Index() * width;
-  if constexpr (!kIsFrozenOnly<F>) {
-    const int threads = kThreads / width;  // Per channel.
-    // The partial sums of a channel lie `channels` apart, `fold` per split.
-    const int64_t terms =
-        config.elements == 0 ? 0 : config.splits * config.fold;
-    block.ForEachThread([&](int t) {
-      const int64_t c = first + t % width;
-      TFBN_NO_UNROLL
-      for (int s = 0; s < F::kNumSums; ++s) {
-        const bool wanted = c < channels && s < SumsOf<F>(params.args);
-        shared->sums[s][t] =
-            SumOfEvery(params.partial_sums + s * terms * channels + c, channels,
-                       t / width, wanted ? terms : 0, threads);
-      }
-    });
-    TreeReduce<F::kNumSums>(block, shared->sums, threads, width, kThreads);
-  }
+  const int threads = kThreads / width;  // Per channel.
+  // The partial sums of a channel lie `channels` apart, `fold` per split.
+  const int64_t terms = config.elements == 0 ? 0 : config.splits * config.fold;
+  block.ForEachThread([&](int t) {
+    const int64_t c = first + t % width;
+    TFBN_NO_UNROLL
+    for (int s = 0; s < F::kNumSums; ++s) {
+      const bool wanted = c < channels && s < SumsOf<F>(params.args);
+      shared->sums[s][t] =
+          SumOfEvery(params.partial_sums + s * terms * channels + c, channels,
+                     t / width, wanted ? terms : 0, threads);
+    }
+  });
+  TreeReduce<F::kNumSums>(block, shared->sums, threads, width, kThreads);
   if constexpr (kCentersAreElements<F> && !std::is_same_v<C, double>) {
     if (params.args.is_training && config.elements > 0) {
       TFBN_NO_UNROLL

@@ -9,8 +9,8 @@
 //
 // each of which returns 0, or an error that ends the call.
 //
-//   training           pass with sums, finish, pass that stores (unless the
-//                      sums alone are wanted)
+//   training           pass with sums (unless they are given), finish, pass
+//                      that stores (unless the sums alone are wanted)
 //   fixed statistics   one pass with the sums that remain and the stores, and
 //                      finish; without sums, or where they do not fit beside
 //                      the stores, as in training
@@ -53,6 +53,9 @@ size_t WorkspaceBytes(const View& view, DType dtype) {
          static_cast<size_t>(sums + Formula::kNumCoefficients * view.channels);
 }
 
+// cudaErrorNotSupported, "operation not supported".
+constexpr int kNotSupported = 801;
+
 template <typename Formula, typename T, bool kChannelsLast, typename Launcher>
 int LaunchKernels(const KernelParams& params, Launcher& launcher) {
   constexpr int kFrozen = Formula::kNumFrozenSums;
@@ -62,13 +65,20 @@ int LaunchKernels(const KernelParams& params, Launcher& launcher) {
       PassOf<ReductionOf<Formula>, T, kChannelsLast, Formula::kNumSums, false>;
   using Frozen = PassOf<Formula, T, kChannelsLast, kFrozen, kOnePass>;
   using Apply = PassOf<Formula, T, kChannelsLast, 0, true>;
+  // What ops call (op_calls.h); the others have no kernels.
+  constexpr bool kTrains = IsCalled<Formula, T>(CallPart::kWhole, true);
+  constexpr bool kSums = kTrains || IsCalled<Formula, T>(CallPart::kSums, true);
+  constexpr bool kFreezes = IsCalled<Formula, T>(CallPart::kWhole, false);
+  constexpr bool kElements = kTrains ||
+                             IsCalled<Formula, T>(CallPart::kElements, true) ||
+                             (kFreezes && !kOnePass);
   int error = 0;
-  if (params.args.is_training) {
-    if constexpr (!kIsFrozenOnly<Formula>) {
-      error = launcher.template Pass<Reduce>(params);
+  if (!params.args.is_training) {
+    if constexpr (kFreezes && kFrozen > 0) {
+      error = launcher.template Pass<Frozen>(params);
     }
-  } else if constexpr (kFrozen > 0) {
-    error = launcher.template Pass<Frozen>(params);
+  } else if (!HasTotals(params.args)) {
+    if constexpr (kSums) error = launcher.template Pass<Reduce>(params);
   }
   if (error == 0) error = launcher.template Finish<Formula, T>(params);
   const bool stored = kOnePass && !params.args.is_training;
@@ -76,15 +86,14 @@ int LaunchKernels(const KernelParams& params, Launcher& launcher) {
   // Without sums a vector has one slice.
   KernelParams store = params;
   store.config = MakeLaunchConfig(params.args.view, kVectorOf<T>, 1);
-  return launcher.template Pass<Apply>(store);
+  if constexpr (kElements) return launcher.template Pass<Apply>(store);
+  return kNotSupported;
 }
 
 // The smallest elements that there are kernels for: a tile of channels-last
 // rows is kRowThreads vectors, and has a thread for each of its columns.
 constexpr size_t kMinElementBytes = 2;
 static_assert(kRowThreads * kVectorBytes / kMinElementBytes <= kThreads);
-// cudaErrorNotSupported, "operation not supported".
-constexpr int kNotSupported = 801;
 
 // Enqueues all kernels of a call with elements of type T.
 template <typename Formula, typename T, typename Launcher>

@@ -65,9 +65,10 @@ def draw(
     """A problem, and the outputs that are exact; without a seed, by what else is given."""
     if seed is None:
         seed = zlib.crc32(repr((formula, view, dtype, mode, kind)).encode())
-    op = max(spec.of_formula(formula), key=lambda op: len(op.inputs) + 9 * (dtype in op.dtypes))
-    if dtype not in op.dtypes:  # The core computes all formulas in all types.
-        op = dataclasses.replace(op, statistics_dtypes=(*op.statistics_dtypes, "float64"))
+    ops = [op for op in spec.of_formula(formula) if mode in op.modes]
+    op = max(ops, key=lambda op: len(op.inputs) + 9 * (dtype in op.dtypes))
+    if dtype not in op.dtypes:  # No kernel has a type that no op has.
+        dtype = "float32"
     epsilons = formula_models.model_of(op).kinds[kind].epsilons
     # Any layout with the axes of a view.
     call = problems.Call(

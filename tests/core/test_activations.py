@@ -33,6 +33,8 @@ from tf_bn_ops.spec import ACTIVATIONS, DTYPES, SMOOTH_ACTIVATIONS
 
 ROOT = pathlib.Path(__file__).parents[2]
 FEW_VIEWS = [(33, 7, 1), (18, 64, 1), (9, 5, 49), (9, 2, 1025)]
+# Of the ops behind whose y an activation stands.
+FUSED_DTYPES = spec.OPS["FusedBatchNormEx"].dtypes
 MODES = list(itertools.product((RELU, RELU6), (True, False)))
 
 
@@ -124,7 +126,7 @@ def assert_mask_from_x_is_that_of_y(forward: Problem, implementation: str, threa
 # ---- The mask from x -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", FUSED_DTYPES)
 @pytest.mark.parametrize(
     ("view", "levels"),
     swept(
@@ -163,7 +165,7 @@ def at_the_bounds(view: tuple[int, int, int], dtype: str, activation: str) -> Pr
     return forward
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", FUSED_DTYPES)
 @pytest.mark.parametrize("activation", [RELU, RELU6])
 def test_what_rounds_to_0_or_to_6_does_not_pass(activation, dtype):
     """To nearest even: half the least subnormal number is 0, and half a step below 6 is 6."""
@@ -233,7 +235,7 @@ def x_around_the_ends(k: np.ndarray, bounds: list[float], type_: np.dtype) -> np
         return np.stack(rows).astype(type_)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", FUSED_DTYPES)
 @pytest.mark.parametrize("activation", [RELU, RELU6])
 def test_the_range_of_x_is_exact_for_any_coefficients(activation, dtype):
     """An element passes if and only if y, computed from that element, does: on both sides of both
@@ -289,7 +291,7 @@ def test_a_subnormal_scale_is_flushed_for_the_coefficients_too():
 
 
 @pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", FUSED_DTYPES)
 def test_the_coefficients_are_right(dtype, is_training):
     """Within the bounds of models/batch_norm.py; second parts are the rests of first ones. Without
     elements they are written, too: as 0, as saved_mean and saved_variance are in training."""
@@ -336,7 +338,7 @@ def test_identity_is_the_plain_gradient(is_training, side_input, implementation)
         assert want["side_input_backprop"].tobytes() == problem["y_backprop"].tobytes()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", FUSED_DTYPES)
 @pytest.mark.parametrize(("activation", "is_training"), [(IDENTITY, True), *MODES[:2]])
 def test_the_gradient_of_a_side_input_is_passed_on(activation, is_training, dtype):
     """It is not computed: NaN of any payload stays NaN, and subnormal numbers, which AVX-512's

@@ -230,7 +230,11 @@ def test_non_temporal_stores(case, view):
     dtype = ("float32", "half", "float64")[(case + FAR_VIEWS.index(view)) % 3]
     view = beyond_the_llc(view, dtype)
     problem = repeated(formula, view, dtype, mode, seed=1)
-    explained = spec.ops.BATCH_NORM if formula == spec.ops.BATCH_NORM_ELEMT else problem.formula
+    alike = {
+        spec.ops.BATCH_NORM_ELEMT: spec.ops.BATCH_NORM,
+        spec.ops.BATCH_NORM_BACKWARD_ELEMT: spec.ops.BATCH_NORM_GRAD,
+    }
+    explained = alike.get(formula, problem.formula)
     is_training = mode == "training" and formula not in spec.ops.ELEMENTS_ALONE
     plan = c_abi.explain(explained, view, dtype=dtype, is_training=is_training, threads=2)
     assert plan["store"] == "non_temporal"

@@ -165,7 +165,7 @@ def share_without(lines, at, others, other_at, distance):
         # Tiles that are parts of rows, whose ends are partial cache lines.
         ("float32", (128, 80, 196), False),
         ("float64", (400, 2500, 1), True),
-        ("float64", (400, 2500, 1), False),
+        ("float32", (800, 2500, 1), False),
         # Whole rows.
         ("float32", (60000, 64, 1), True),
         ("bfloat16", (9000, 384, 1), True),

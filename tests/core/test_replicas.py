@@ -136,7 +136,10 @@ def test_with_one_replica_the_gradient_is_bitwise_that_of_the_fused_op(view, dty
         if "y" not in v:
             masks.append({**v, "y": elemt(v, **how)})
         fused["y"] = masks[-1]["y"]
-        want = c_abi.run(Problem(fused, **how, num_side_inputs=problem.num_side_inputs))
+        whole = Problem(fused, **how, num_side_inputs=problem.num_side_inputs)
+        if not c_abi.is_op_call(whole):  # float64 behind an activation.
+            continue
+        want = c_abi.run(whole)
         for given in masks:
             sums = backward_reduce(given, **how)
             has_side_input = bool(problem.num_side_inputs)

@@ -94,7 +94,7 @@ def load_mutants(file: pathlib.Path = HERE / "mutants.toml", key: str = "op") ->
 
 # Formula -> the file of cc/cpu/isa with its kernels; what is not here is forward.
 _KERNELS_OF = {
-    "batch_norm_backward_elemt": "backward_elemt",
+    "batch_norm_backward_elemt": "gradient",
     "batch_norm_backward_reduce": "gradient",
     "batch_norm_gather_stats": "gather_stats",  # It has no vectors, and no file.
     "batch_norm_grad": "gradient",

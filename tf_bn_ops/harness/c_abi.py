@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tf_bn_ops import _loader, spec
-from tf_bn_ops.harness.problems import VIEW_ROLES, Problem
+from tf_bn_ops.harness.problems import IDENTITY, VIEW_ROLES, Problem
 from tf_bn_ops.spec import call as call_spec
 
 # Forces a CPU implementation by its name; read by the library.
@@ -248,6 +248,25 @@ def new_outputs(
                 np.empty(shape, kind.numpy) if fill is None else kind.store(np.full(shape, fill))
             )
     return outputs
+
+
+def is_op_call(problem: Problem) -> bool:
+    """Whether an op of the table makes such a call; the core refuses others."""
+    kind = spec.ops.FORMULAS[problem.part or problem.formula]
+    mode = "training" if problem.is_training else "frozen"
+    for op in spec.OPS.values():
+        is_part = op.formula in spec.ops.PARTS
+        if spec.ops.FORMULAS[op.formula] != kind or problem.dtype.name not in op.dtypes:
+            continue
+        if problem.is_part:
+            found = op.formula == problem.part
+        elif is_part:  # BatchNormElemt is the forward op of a frozen layer.
+            found = op.formula == spec.ops.BATCH_NORM_ELEMT and mode == "frozen"
+        else:
+            found = mode in op.modes
+        if found and problem.activation in (*op.choices.get("activation_mode", ()), IDENTITY):
+            return True
+    return False
 
 
 def shape_of(problem: Problem, role: str) -> tuple[int, ...]:

@@ -17,6 +17,12 @@ _SHAPES = {
     **{spec.ROW: "[parts]", spec.ROWS: "[parts, channels]"},
 }
 
+# DType name -> its enumerator.
+_ENUMERATORS = {
+    **{"half": "Float16", "bfloat16": "Bfloat16"},
+    **{"float32": "Float32", "float64": "Float64"},
+}
+
 
 def _source(what: str, body: str, *includes: str, is_header: bool = True) -> str:
     """A file in the namespace of the library."""
@@ -107,6 +113,27 @@ def kernel_list() -> str:
         "\n".join(" \\\n".join([macro, *lines]) + "\n" for macro, lines in macros.items()),
         "cc/tf/ops/generated/op_signatures.h",
     )
+
+
+def op_calls() -> str:
+    """The calls of the core that ops make, each once."""
+    parts = {table.BATCH_NORM_STATS: "Sums", table.BATCH_NORM_BACKWARD_REDUCE: "Sums"}
+    parts[table.BATCH_NORM_BACKWARD_ELEMT] = "Elements"
+    rows: dict[str, None] = {}
+    for op in table.OPS.values():
+        # A formula with an activation has all of them, or those that are clamps.
+        chosen = op.activations if "activation_mode" in op.attrs else ("Identity",)
+        count = {1: "1", len(activations.CLAMPS): "kNumClamps"}.get(len(chosen), "kNumActivations")
+        if op.formula == table.BATCH_NORM_STATS:  # It does not read which.
+            count = "kNumActivations"
+        modes = ["frozen"] if op.formula == table.BATCH_NORM_ELEMT else op.modes
+        flags = (json.dumps(mode in modes) for mode in spec.MODES)
+        part = parts.get(op.formula, "Whole")
+        dtypes = ", ".join(f"DType::k{_ENUMERATORS[name]}" for name in ow.in_order(op.dtypes))
+        words = [f"FormulaKind::{table.FORMULAS[op.formula]}", f"CallPart::k{part}", *flags, count]
+        rows[f"    {{{', '.join(words)}, BitsOf({dtypes})}},"] = None
+    body = "\n".join(["inline constexpr OpCalls kOpCalls[] = {", *rows, "};", ""])
+    return _source("The calls that ops make: a part of cc/core/op_calls.h.", body)
 
 
 def _attrs(op: spec.OpSpec) -> list[str]:

@@ -10,6 +10,7 @@ import repository  # noqa: F401
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.models import inputs, split_ops_inputs
+from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.problems import (
     IDENTITY,
     RELU,
@@ -116,6 +117,13 @@ def backward_elemt(
         p[role] = rng.normal(0, rows, view[1])
     p["count"] = np.asarray(1.5 * rows)
     return p
+
+
+def dtypes_of(call: str) -> list[str]:
+    """The element types of a call of CALLS: those of an op."""
+    return [
+        name for name in KERNEL_DTYPES if c_abi.is_op_call(CALLS[call](view=(1, 1, 1), dtype=name))
+    ]
 
 
 _second_order = functools.partial(random_problem, formula=spec.ops.BATCH_NORM_GRAD_GRAD)

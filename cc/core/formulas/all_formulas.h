@@ -24,21 +24,12 @@
   X(context, BatchNormGradExAddFormula, "batch_norm_grad_ex_add")      \
   X(context, BatchNormGradSmoothFormula, "batch_norm_grad_smooth")     \
   X(context, BatchNormGradSmoothAddFormula, "batch_norm_grad_smooth_add")
-// The second pass of the gradient by itself.
-#define TFBN_FOR_EACH_BACKWARD_ELEMT(X, context)                         \
-  X(context, BatchNormBackwardElemtFormula, "batch_norm_backward_elemt") \
-  X(context, BatchNormBackwardElemtFromXFormula,                         \
-    "batch_norm_backward_elemt_from_x")                                  \
-  X(context, BatchNormBackwardElemtFromYFormula,                         \
-    "batch_norm_backward_elemt_from_y")                                  \
-  X(context, BatchNormBackwardElemtAddFormula, "batch_norm_backward_elemt_add")
 #define TFBN_FOR_EACH_SECOND_ORDER(X, context) \
   X(context, BatchNormGradGradFormula, "batch_norm_grad_grad")
 
-#define TFBN_FOR_EACH_FORMULA(X, context)  \
-  TFBN_FOR_EACH_FORWARD(X, context)        \
-  TFBN_FOR_EACH_GRADIENT(X, context)       \
-  TFBN_FOR_EACH_BACKWARD_ELEMT(X, context) \
+#define TFBN_FOR_EACH_FORMULA(X, context) \
+  TFBN_FOR_EACH_FORWARD(X, context)       \
+  TFBN_FOR_EACH_GRADIENT(X, context)      \
   TFBN_FOR_EACH_SECOND_ORDER(X, context)
 
 namespace tf_bn_ops {
@@ -55,9 +46,7 @@ constexpr int kNumFormulas = TFBN_FOR_EACH_FORMULA(TFBN_COUNT, );
 
 // Which formula computes a call, by what it has: without an activation the
 // plain gradient (side_input_backprop is y_backprop then); the mask from x
-// where there is no y, or the coefficients that the forward pass left; with
-// sums over the batches of all replicas the second pass alone, which no smooth
-// activation has.
+// where there is no y, or the coefficients that the forward pass left.
 static inline FormulaIndex FormulaOf(const Call& call) {
   const bool masked = call.activation != Activation::kIdentity;
   const bool smooth = IsSmooth(call.activation);
@@ -78,12 +67,6 @@ static inline FormulaIndex FormulaOf(const Call& call) {
     case FormulaKind::kGradient:
       break;
   }
-  if (call.sum_dy != nullptr) {
-    return !masked  ? FormulaIndex::kBatchNormBackwardElemtFormula
-           : adds   ? FormulaIndex::kBatchNormBackwardElemtAddFormula
-           : from_x ? FormulaIndex::kBatchNormBackwardElemtFromXFormula
-                    : FormulaIndex::kBatchNormBackwardElemtFromYFormula;
-  }
   if (smooth) {
     return adds ? FormulaIndex::kBatchNormGradSmoothAddFormula
                 : FormulaIndex::kBatchNormGradSmoothFormula;
@@ -94,10 +77,12 @@ static inline FormulaIndex FormulaOf(const Call& call) {
                   : FormulaIndex::kBatchNormGradExFromYFormula;
 }
 
-// Calls run(call), which returns 0 or an error, beside what no kernel computes:
-// local_count, which follows from the view, and side_input_backprop without an
-// activation, which is y_backprop: copy(to, from, bytes), last, since it may be
-// the buffer of x, unless x_backprop is the buffer of y_backprop.
+// Calls run(call), which returns 0 or an error, with sums that are given as a
+// call in training, whose second pass it is; and beside what no kernel
+// computes: local_count, which follows from the view, and side_input_backprop
+// without an activation, which is y_backprop: copy(to, from, bytes), last,
+// since it may be the buffer of x, unless x_backprop is the buffer of
+// y_backprop.
 template <typename Run, typename Copy>
 int RunWithCopies(const Call& call, const Run& run, const Copy& copy) {
   if (call.local_count != nullptr) {
@@ -112,7 +97,9 @@ int RunWithCopies(const Call& call, const Run& run, const Copy& copy) {
   if (bytes > 0 && copies_first) {
     error = copy(call.side_input_backprop, call.y_backprop, bytes);
   }
-  if (error == 0) error = run(call);
+  Call computed = call;
+  if (HasTotals(call)) computed.is_training = 1;
+  if (error == 0) error = run(computed);
   if (error == 0 && bytes > 0 && !copies_first) {
     error = copy(call.side_input_backprop, call.y_backprop, bytes);
   }

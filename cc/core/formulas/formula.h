@@ -13,6 +13,8 @@
 //
 //   struct Formula {
 //     static constexpr FormulaKind kKind;
+//     // Behind an activation whose gradient the formula masks; a smooth one.
+//     static constexpr bool kMasks, kIsSmooth;
 //     // Tensors of view shape, in the order of TensorsOf. Frozen, Apply reads
 //     // only the first kNumFrozenInputs inputs; Reduce, the first
 //     // kNumReduceInputs.
@@ -88,9 +90,8 @@
 //   };
 //
 // Where the output pointers of TensorsOf are nullptr, a call in training ends
-// after Finish: it wants the sums alone. A formula whose Reduce has no input
-// has no training: Apply alone, from coefficients that Finish computes of what
-// is given; it has neither Accumulate nor a mask before Reduce.
+// after Finish: it wants the sums alone. Where a call gives the sums
+// (HasTotals) it is Apply alone.
 //
 // Accuracy that every backend promises: sums are accumulated in double or in
 // two levels (two_level_sum.h), in an order that is a function of the view
@@ -113,12 +114,10 @@
 #include "cc/core/call.h"
 #include "cc/core/dtype.h"
 #include "cc/core/host_device.h"
+#include "cc/core/op_calls.h"
 #include "cc/core/view.h"
 
 namespace tf_bn_ops {
-
-template <typename F>
-constexpr bool kIsFrozenOnly = F::kNumReduceInputs == 0;
 
 // F::kPassedOn, or -1: its subnormals are not flushed on any ISA.
 template <typename F, typename = void>
@@ -130,6 +129,18 @@ constexpr int kPassedOnOutput<F, std::void_t<decltype(F::kPassedOn)>> =
 // Whether what x is measured from is an element of the channel, not its mean.
 template <typename F>
 constexpr bool kCentersAreElements = F::kKind != FormulaKind::kGradient;
+
+// Whether an op of the table makes calls of F, or of a part of it, with
+// elements of T: others have no kernels.
+template <typename F, typename T>
+constexpr bool IsCalled(CallPart part, bool is_training) {
+  constexpr Activation kLeast = F::kIsSmooth ? Activation{kNumClamps}
+                                : F::kMasks  ? Activation::kRelu
+                                             : Activation::kIdentity;
+  // Nothing but the whole gradient has that of a side input and sums.
+  if (part == CallPart::kSums && int{F::kOutputs} > 1) return false;
+  return IsOpCall(F::kKind, part, FormatOf<T>::kDType, is_training, kLeast);
+}
 
 template <typename F>
 constexpr bool kHasMask =

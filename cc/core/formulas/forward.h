@@ -72,6 +72,7 @@ template <bool kAdd, bool kSmooth>
 struct BatchNormFormulaOf {
   using Finisher = BatchNormFormulaOf<false, kSmooth>;
   static constexpr FormulaKind kKind = FormulaKind::kForward;
+  static constexpr bool kMasks = false, kIsSmooth = kSmooth;
   enum Input : int {
     kX,
     kSideInput,

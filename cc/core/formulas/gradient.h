@@ -33,10 +33,9 @@
 // place: a smooth activation reads no y.
 //
 // Totals given (synchronised batch normalization adds up the sums of several
-// replicas between the two passes): the second pass by itself, with sum_dy,
-// sum_dy_xmu and count in place of the sums and M. The means are over
-// all replicas and the tensors of one of them, so the mean is float64, and is
-// subtracted in two parts (see Split).
+// replicas between the two passes): the second pass of training by itself, with
+// sum_dy, sum_dy_xmu and count in place of the sums and M. No other output is
+// written.
 //
 // x_backprop may be the buffer of y_backprop, x or y (element for element), but
 // must not overlap them in any other way; without it, in training alone,
@@ -47,7 +46,6 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "cc/core/call.h"
 #include "cc/core/dtype.h"
@@ -66,17 +64,15 @@ namespace tf_bn_ops {
 // the same at the sum with a side input, which is in the place of y.
 enum class MaskSource { kNone, kX, kY, kSlope, kSumSlope };
 
-// kAdd: the forward had a side input. kTotals: the sums are given.
-template <MaskSource kMask, bool kAdd, bool kTotals>
+// kAdd: the forward had a side input.
+template <MaskSource kMask, bool kAdd>
 struct Gradient {
-  using Finisher =
-      std::conditional_t<kTotals, Gradient,
-                         Gradient<MaskSource::kNone, false, false>>;
+  using Finisher = Gradient<MaskSource::kNone, false>;
   static constexpr FormulaKind kKind = FormulaKind::kGradient;
   static constexpr bool kMasks = kMask != MaskSource::kNone;
   static constexpr bool kReadsY =
       kMask == MaskSource::kY || kMask == MaskSource::kSumSlope;
-  static constexpr bool kHasSlope =
+  static constexpr bool kIsSmooth =
       kMask == MaskSource::kSlope || kMask == MaskSource::kSumSlope;
 
   enum Input : int {
@@ -84,8 +80,8 @@ struct Gradient {
     kX,
     kY,
     kInputs = kReadsY ? kY + 1 : kX + 1,
-    kNumFrozenInputs = kMasks || kTotals ? kInputs : kDy + 1,
-    kNumReduceInputs = kTotals ? 0 : kInputs,
+    kNumFrozenInputs = kMasks ? kInputs : kDy + 1,
+    kNumReduceInputs = kInputs,
   };
   enum Output : int {
     kXBackprop,
@@ -97,11 +93,11 @@ struct Gradient {
     kDySum,     // dy
     kDyXmuSum,  // dy * (x - mean)
     kNumSums,
-    kNumFrozenSums = kTotals ? 0 : kNumSums,
+    kNumFrozenSums = kNumSums,
   };
-  // The mean of dy has two parts, see Split, and so has the mean of x if totals
-  // are given. The last two are the PassingRange of x, or the MaskBounds of y;
-  // of a smooth activation the last five are what y is computed by.
+  // The mean of dy has two parts, see Split. The last two are the PassingRange
+  // of x, or the MaskBounds of y; of a smooth activation the last five are what
+  // y is computed by.
   enum Coefficient : int {
     kMean,
     kRstd,
@@ -109,19 +105,18 @@ struct Gradient {
     kDyMeanRest,
     kXhatDyMean,
     kScaleRstd,
-    kMeanRest,
-    kLowest = kTotals ? kMeanRest + 1 : kMeanRest,
+    kLowest,
     kHighest,
     kForwardMean = kLowest,
     kForwardMeanRest,
     kForwardScaleRstd,
     kForwardOffset,
     kActivation,
-    kNumCoefficients = kHasSlope ? kActivation + 1
+    kNumCoefficients = kIsSmooth ? kActivation + 1
                        : kMasks  ? kHighest + 1
                                  : kLowest,
-    kFirstFrozenCoefficient = kTotals ? kMean : kScaleRstd,
-    kFirstMaskCoefficient = kTotals ? kNumCoefficients : kLowest,
+    kFirstFrozenCoefficient = kScaleRstd,
+    kFirstMaskCoefficient = kLowest,
   };
 
   static TFBN_HD Tensors TensorsOf(const Call& args) {
@@ -142,7 +137,7 @@ struct Gradient {
       return in[kDy];
     } else if constexpr (kMask == MaskSource::kX) {
       return PassedBy(in[kDy], in[kX], k[kLowest], k[kHighest]);
-    } else if constexpr (kHasSlope) {
+    } else if constexpr (kIsSmooth) {
       V v = ScaledAndShifted(in[kX], k[kForwardMean], k[kForwardMeanRest],
                              k[kForwardScaleRstd], k[kForwardOffset]);
       if constexpr (kReadsY) v = v + in[kY];
@@ -192,7 +187,7 @@ struct Gradient {
       k[kLowest] = bounds.lowest;
       k[kHighest] = bounds.highest;
     } else if constexpr (kMasks) {
-      const ForwardCoefficients<C> forward = ForwardOf(args, c, k);
+      const ForwardCoefficients<C> forward = ForwardOf<C>(args, c);
       const C offset =
           static_cast<C>(LoadAsDouble(args.stat_dtype, args.offset, c));
       if constexpr (kMask == MaskSource::kX) {
@@ -218,17 +213,15 @@ struct Gradient {
     const double rstd = Rstd(args, c);
     const double scale = LoadAsDouble(args.stat_dtype, args.scale, c);
     k[kScaleRstd] = static_cast<C>(scale * rstd);
-    if (!kTotals && !args.is_training) return;
+    if (!args.is_training) return;
     C rest;
     Split(center, 0, &k[kMean], &rest);
-    if constexpr (kTotals) {
-      k[kMeanRest] = rest;
+    if (HasTotals(args)) {
       const double totals[kNumSums] = {
           LoadAsDouble(DType::kFloat64, args.sum_dy, c),
           LoadAsDouble(DType::kFloat64, args.sum_dy_xmu, c)};
       FinishMeans(LoadAsDouble(DType::kFloat64, args.count, 0), rstd,
-                  /*mean_rest=*/0, totals, k);
-      FinishMask(args, c, k);
+                  static_cast<double>(rest), totals, k);
     } else {
       FinishMeans(static_cast<double>(ElementsPerChannel(args.view)), rstd,
                   static_cast<double>(rest), sums, k);
@@ -237,22 +230,20 @@ struct Gradient {
 
   static TFBN_HD void StoreSums(const Call& args, int64_t c, double /*center*/,
                                 const double (&sums)[kNumSums]) {
-    if constexpr (!kTotals) {
-      StoreFromDouble(args.stat_dtype, args.scale_backprop, c,
-                      Rstd(args, c) * sums[kDyXmuSum]);
-      StoreFromDouble(args.stat_dtype, args.offset_backprop, c, sums[kDySum]);
-      StoreIfWanted(DType::kFloat64, args.local_sum_dy, c, sums[kDySum]);
-      StoreIfWanted(DType::kFloat64, args.local_sum_dy_xmu, c, sums[kDyXmuSum]);
-    }
+    if (HasTotals(args)) return;
+    StoreFromDouble(args.stat_dtype, args.scale_backprop, c,
+                    Rstd(args, c) * sums[kDyXmuSum]);
+    StoreFromDouble(args.stat_dtype, args.offset_backprop, c, sums[kDySum]);
+    StoreIfWanted(DType::kFloat64, args.local_sum_dy, c, sums[kDySum]);
+    StoreIfWanted(DType::kFloat64, args.local_sum_dy_xmu, c, sums[kDyXmuSum]);
   }
 
   static TFBN_HD void StoreEmpty(const Call& args, int64_t c) {
-    if constexpr (!kTotals) {
-      StoreFromDouble(args.stat_dtype, args.offset_backprop, c, 0);
-      StoreFromDouble(args.stat_dtype, args.scale_backprop, c, 0);
-      StoreIfWanted(DType::kFloat64, args.local_sum_dy, c, 0);
-      StoreIfWanted(DType::kFloat64, args.local_sum_dy_xmu, c, 0);
-    }
+    if (HasTotals(args)) return;
+    StoreFromDouble(args.stat_dtype, args.offset_backprop, c, 0);
+    StoreFromDouble(args.stat_dtype, args.scale_backprop, c, 0);
+    StoreIfWanted(DType::kFloat64, args.local_sum_dy, c, 0);
+    StoreIfWanted(DType::kFloat64, args.local_sum_dy_xmu, c, 0);
   }
 
   template <bool kTraining, typename V>
@@ -261,11 +252,9 @@ struct Gradient {
                               V (&out)[kOutputs]) {
     const V dy = Masked(in, k);
     V v = dy;
-    if constexpr (kTraining || kTotals) {
-      V xc = in[kX] - k[kMean];
-      if constexpr (kTotals) xc = xc - k[kMeanRest];
+    if constexpr (kTraining) {
       v = ((v - k[kDyMean]) - k[kDyMeanRest]) -
-          (xc * k[kRstd]) * k[kXhatDyMean];
+          ((in[kX] - k[kMean]) * k[kRstd]) * k[kXhatDyMean];
     }
     out[kXBackprop] = k[kScaleRstd] * v;
     if constexpr (kAdd) out[kSideInputBackprop] = dy;
@@ -298,11 +287,9 @@ struct Gradient {
     k[kXhatDyMean] = static_cast<C>(xhat_dy_mean);
   }
 
-  // What the forward pass computed y by; with totals k has it.
+  // What the forward pass computed y by.
   template <typename C>
-  static TFBN_HD ForwardCoefficients<C> ForwardOf(
-      const Call& args, int64_t c, const C (&k)[kNumCoefficients]) {
-    if constexpr (kTotals) return {k[kMean], k[kMeanRest], k[kScaleRstd]};
+  static TFBN_HD ForwardCoefficients<C> ForwardOf(const Call& args, int64_t c) {
     if (args.forward_coefficients == nullptr) {
       return ForwardCoefficientsOf<C>(
           LoadAsDouble(args.stat_dtype, args.scale, c),
@@ -316,20 +303,19 @@ struct Gradient {
   }
 };
 
-struct BatchNormGradFormula : Gradient<MaskSource::kNone, false, false> {};
+struct BatchNormGradFormula : Gradient<MaskSource::kNone, false> {};
 // The mask from x; y is not read.
-struct BatchNormGradExFormula : Gradient<MaskSource::kX, false, false> {};
+struct BatchNormGradExFormula : Gradient<MaskSource::kX, false> {};
 // The mask from y.
-struct BatchNormGradExFromYFormula : Gradient<MaskSource::kY, false, false> {};
+struct BatchNormGradExFromYFormula : Gradient<MaskSource::kY, false> {};
 
 // Behind a smooth activation.
-struct BatchNormGradSmoothFormula : Gradient<MaskSource::kSlope, false, false> {
-};
+struct BatchNormGradSmoothFormula : Gradient<MaskSource::kSlope, false> {};
 
 // The first pass of GradientOfSum: its sums, and side_input_backprop.
 template <MaskSource kMask>
-struct MaskOfSum : Gradient<kMask, false, false> {
-  using Base = Gradient<kMask, false, false>;
+struct MaskOfSum : Gradient<kMask, false> {
+  using Base = Gradient<kMask, false>;
   enum Output : int { kSideInputBackprop, kOutputs };
   static constexpr int kPassedOn = kSideInputBackprop;
   enum Coefficient : int {
@@ -355,7 +341,7 @@ struct MaskOfSum : Gradient<kMask, false, false> {
 // float32 instead of 32, and up to 2.5 times as fast on [50176, 256, 1] in
 // float32 (AMD EPYC, two threads, ADR 14).
 template <MaskSource kMask>
-struct GradientOfSum : Gradient<kMask, true, false> {
+struct GradientOfSum : Gradient<kMask, true> {
   using FirstPass = MaskOfSum<kMask>;
   using SecondPass = BatchNormGradFormula;
   static constexpr int kEarlyInput = SecondPass::kDy;
@@ -370,15 +356,5 @@ struct BatchNormGradExAddFormula : GradientOfSum<MaskSource::kY> {
   using Reduction = BatchNormGradExFromYFormula;
 };
 struct BatchNormGradSmoothAddFormula : GradientOfSum<MaskSource::kSumSlope> {};
-
-// The second pass by itself, from sums that are given.
-struct BatchNormBackwardElemtFormula
-    : Gradient<MaskSource::kNone, false, true> {};
-struct BatchNormBackwardElemtFromXFormula
-    : Gradient<MaskSource::kX, false, true> {};
-struct BatchNormBackwardElemtFromYFormula
-    : Gradient<MaskSource::kY, false, true> {};
-struct BatchNormBackwardElemtAddFormula : Gradient<MaskSource::kY, true, true> {
-};
 
 }  // namespace tf_bn_ops

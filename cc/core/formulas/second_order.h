@@ -49,6 +49,7 @@ namespace tf_bn_ops {
 struct BatchNormGradGradFormula {
   using Finisher = BatchNormGradGradFormula;
   static constexpr FormulaKind kKind = FormulaKind::kSecondOrder;
+  static constexpr bool kMasks = false, kIsSmooth = false;
   enum Input : int {
     kGx,
     kDy,

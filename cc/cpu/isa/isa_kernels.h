@@ -48,6 +48,9 @@ struct Tile {
   // Elements from this tile to the one that the thread reads next; 0 if there
   // is none.
   int64_t next_offset = 0;
+  // A tensor of view shape that the second pass alone reads; a pass that sums
+  // prefetches the elements of its tile. nullptr: there is none.
+  const void* read_later = nullptr;
 };
 
 // A stage of a pipeline over channel groups: results of the current group while
@@ -85,6 +88,16 @@ static TFBN_INLINE void LoadChannelSums(const ChannelSums& sums, int64_t c,
   }
 }
 
+// What the kernels read and write of channels, in arrays that are indexed by
+// channel: what sums are centered at, unless there are none; coefficients,
+// CoefficientStride apart, in the type that the formula is applied in (double
+// for float64, else float); and sums over a tile.
+struct ChannelArrays {
+  const double* centers;
+  const void* coefficients;
+  ChannelSums sums;
+};
+
 // Elements from one array of coefficients to the next. Arrays are read in whole
 // vectors, so one vector behind each is readable; and they do not lie a
 // multiple of 4 KiB apart, where a load aliases an earlier store of another
@@ -108,34 +121,18 @@ enum class PassKind {
 };
 constexpr int kNumPassKinds = 4;
 
-// The kernels of one formula (cc/core/formulas) for one element type.
-// Coefficients are arrays in the type that the formula is applied in (double
-// for float64, else float), one after the other, CoefficientStride apart.
+// The kernels of one formula (cc/core/formulas) for one element type; nullptr:
+// no op makes such a call.
 struct Kernels {
-  // Whether the build has kernels of this type.
-  bool IsDefined() const { return finish != nullptr; }
-
-  // Before the first pass: writes the coefficients of the mask of channels
-  // [c0, c1), those from kFirstMaskCoefficient on.
-  void (*mask_coefficients)(const Call&, int64_t c0, int64_t c1,
-                            void* coefficients);
-  // From the sums over the view: writes the other coefficients of channels
-  // [c0, c1), unless `coefficients` is nullptr, and the outputs of shape
-  // [channels] if `stores_sums`. Frozen, before the pass, only the coefficients
-  // from kFirstFrozenCoefficient on, and no sum is read.
-  void (*finish)(const Call&, int64_t c0, int64_t c1, const ChannelSums& sums,
-                 void* coefficients, bool stores_sums);
-  // By PassKind; nullptr: the formula has no such pass. Sums are over the tile,
-  // of channels [c0, c1).
-  using Pass = void (*)(const Call&, const Partition&, const Tile&,
-                        const void* coefficients, StorePolicy,
-                        const ChannelSums& sums);
+  bool is_defined;  // Whether the build has kernels of this type.
+  // By PassKind. Sums are over the tile, of its channels.
+  using Pass = void (*)(const Call&, const Partition&, const Tile&, StorePolicy,
+                        const ChannelArrays&);
   Pass passes[kNumPassKinds];
   // Training, in kSegments: kApply of the current group and kReduce of the next
   // one.
   void (*pipeline)(const Call&, const Partition&, const PipelineStage&,
-                   const void* coefficients, StorePolicy,
-                   const ChannelSums& sums);
+                   StorePolicy, const ChannelArrays&);
 
   Pass Of(PassKind kind) const { return passes[static_cast<int>(kind)]; }
 };

@@ -58,12 +58,14 @@ struct TensorPointers {
   const T* in[F::kInputs];
   T* out[F::kOutputs];
   bool in_place[F::kOutputs];  // Whether an output is the buffer of an input.
+  const T* read_later;         // Tile::read_later.
 };
 
 template <typename F, typename T>
-TensorPointers<F, T> PointersOf(const Call& args) {
-  const auto tensors = F::TensorsOf(args);
+TensorPointers<F, T> PointersOf(const Call& call) {
+  const auto tensors = F::TensorsOf(call);
   TensorPointers<F, T> pointers;
+  pointers.read_later = nullptr;
   for (int i = 0; i < F::kInputs; ++i) {
     pointers.in[i] = static_cast<const T*>(tensors.in[i]);
   }
@@ -188,9 +190,15 @@ struct Strip {
 };
 
 // Prefetches for kVectors vectors of a row of a strip, from `element` on.
-template <int kVectors, typename F, typename T>
+// kSums: the pass stores nothing.
+template <int kVectors, bool kSums, typename F, typename T>
 TFBN_INLINE void PrefetchRow(const TensorPointers<F, T>& tensors,
                              const Strip& strip, int64_t element) {
+  if constexpr (kSums) {
+    if (tensors.read_later != nullptr) {
+      Prefetch<T, kVectors>(tensors.read_later + element);
+    }
+  }
   if (strip.prefetch_offset == 0) return;
   for (int i = 0; i < F::kInputs; ++i) {
     const T* const read = tensors.in[i] + element;

@@ -500,7 +500,7 @@ TFBN_INLINE void TakeStrip(
     StripSums<P, kVectors, kPartial, kPack> sums(columns, strip);
     int64_t element = chain.first_element + strip.column;
     for (int64_t r = 0; r < chain.rows; ++r, element += strip.row_stride) {
-      PrefetchRow<kVectors>(tensors, strip, element);
+      PrefetchRow<kVectors, !kStores>(tensors, strip, element);
       for (int u = 0; u < kVectors; u += kPack) {
         const int64_t first = element + u * kLanesOf<T>;
         sums.Add(tensors, columns, strip, first, u, k + u);
@@ -577,59 +577,25 @@ TFBN_INLINE void TakeStrips(
 
 // ---- Channels ---------------------------------------------------------------
 
-// Whether centers are medians of elements that neighbouring channels have side
-// by side.
-TFBN_INLINE bool HasRowsOfElements(const CenterArray& centers) {
-  return centers.is_median && centers.stride == 1 && centers.data != nullptr;
-}
-
-// These centers, of `channels` channels from c0 on: a call of [128, 64, 1] is
-// 1.07 to 1.11 times as fast as with CenterAt for each channel.
-template <typename T, typename Out>
-void LoadMedians(const CenterArray& centers, int64_t c0, int64_t channels,
-                 Out* out) {
-  constexpr int kLanes = kLanesOf<T>;
-  const T* const x = static_cast<const T*>(centers.data) + c0;
-  for (int64_t c = 0; c < channels; c += kLanes) {
-    const int lanes = static_cast<int>(std::min(channels - c, int64_t{kLanes}));
-    VectorOf<T> of[3];
-    for (int i = 0; i < 3; ++i) {
-      const T* const from = x + centers.elements[i] + c;
-      const VectorOf<T> v =
-          lanes == kLanes ? Load(from) : LoadPartial(from, lanes);
-      of[i] = v - v == VectorOf<T>{} ? v : VectorOf<T>{};
-    }
-    CoefficientOf<T> median[kLanes];
-    Store(median, MedianOf(of[0], of[1], of[2]));
-    for (int i = 0; i < lanes; ++i) out[c + i] = median[i];
-  }
-}
-
-// What the columns of `channels` channels from c0 on are measured from, each of
-// `per_channel` columns. The same for all formulas, and out of line: it would
-// be an eighth of the code of each pass.
-template <typename T>
-__attribute__((noinline)) void SetCenters(const CenterArray& centers,
-                                          DType dtype, int64_t c0,
+// Writes what the columns of `channels` channels, each of `per_channel`
+// columns, are measured from. Out of line: it would be an eighth of the code of
+// a pass. kElements: centers are elements, which a chain's type holds.
+template <typename T, bool kElements>
+__attribute__((noinline)) void SetCenters(const double* centers,
                                           int64_t channels, int64_t per_channel,
                                           TermOf<T>* columns) {
-  if (per_channel == 1 && HasRowsOfElements(centers)) {
-    return LoadMedians<T>(centers, c0, channels, columns);
-  }
-  if constexpr (!kIsNarrow<T>) {
-    if (per_channel == 1) {  // The same, in a loop that vectorizes.
-      return LoadCenters(centers, c0, channels, columns);
-    }
+  const auto rounded = [](double center) {
+    return static_cast<TermOf<T>>(kIsNarrow<T> && !kElements
+                                      ? ChainCenter(FormatOf<T>::kDType, center)
+                                      : center);
+  };
+  if (per_channel == 1) {  // In a loop that vectorizes.
+    for (int64_t c = 0; c < channels; ++c) columns[c] = rounded(centers[c]);
+    return;
   }
   for (int64_t c = 0; c < channels; ++c) {
-    const double center = CenterAt(centers, c0 + c);
-    const auto subtracted = static_cast<TermOf<T>>(
-        kIsNarrow<T> ? ChainCenter(dtype, center) : center);
-    if (per_channel == 1) {
-      columns[c] = subtracted;
-    } else {
-      SpreadChannels(&subtracted, 1, per_channel, columns + c * per_channel);
-    }
+    const TermOf<T> center = rounded(centers[c]);
+    SpreadChannels(&center, 1, per_channel, columns + c * per_channel);
   }
 }
 
@@ -670,21 +636,20 @@ class Pass {
   static constexpr int kSums = P::kNumSums;
 
  public:
-  // `by_channel`: coefficients, CoefficientStride apart.
-  Pass(const Call& args, const Partition& partition, const Tile& tile,
-       const void* by_channel, StorePolicy policy, const ChannelSums& out)
-      : view_(args.view),
+  Pass(const Call& call, const Partition& partition, const Tile& tile,
+       StorePolicy policy, const ChannelArrays& channels)
+      : view_(call.view),
         partition_(partition),
         tile_(tile),
         policy_(policy),
-        out_(out),
-        dtype_(args.dtype),
-        tensors_(PointersOf<F, T>(args)),
-        centers_(F::CentersOf(args)),
-        by_channel_(static_cast<const C*>(by_channel)),
-        by_channel_stride_(CoefficientStride(args.view.channels)) {
+        out_(channels.sums),
+        tensors_(PointersOf<F, T>(call)),
+        centers_(channels.centers),
+        by_channel_(static_cast<const C*>(channels.coefficients)),
+        by_channel_stride_(CoefficientStride(call.view.channels)) {
+    tensors_.read_later = static_cast<const T*>(tile.read_later);
     for (int k = 0; k < kSums; ++k) {
-      for (int64_t c = tile.c0; c < tile.c1; ++c) SumsOfChannel(out, k)[c] = 0;
+      for (int64_t c = tile.c0; c < tile.c1; ++c) SumsOfChannel(out_, k)[c] = 0;
     }
   }
 
@@ -727,7 +692,8 @@ class Pass {
                   int64_t total) {
     const int64_t once = channels * per_channel;
     if constexpr (kSums > 0) {
-      SetCenters<T>(centers_, dtype_, c0, channels, per_channel, sums_.center);
+      SetCenters<T, kCentersAreElements<F>>(centers_ + c0, channels,
+                                            per_channel, sums_.center);
       RepeatColumns(once, total, sums_.center);
     }
     if constexpr (P::kReadsCoefficients) {
@@ -885,9 +851,8 @@ class Pass {
   const Tile& tile_;
   const StorePolicy policy_;
   const ChannelSums out_;
-  const DType dtype_;
   TensorPointers<F, T> tensors_;  // Of another row in each one of a pipeline.
-  const CenterArray centers_;
+  const double* const centers_;
   const C* const by_channel_;
   const int64_t by_channel_stride_;
   int64_t chain_ = 0;  // kSegments: rows in the sums.
@@ -900,10 +865,9 @@ class Pass {
 
 // A kernel (isa_kernels.h).
 template <typename P>
-void RunPass(const Call& args, const Partition& partition, const Tile& tile,
-             const void* by_channel, StorePolicy policy,
-             const ChannelSums& out) {
-  Pass<P>(args, partition, tile, by_channel, policy, out).Run();
+void RunPass(const Call& call, const Partition& partition, const Tile& tile,
+             StorePolicy policy, const ChannelArrays& channels) {
+  Pass<P>(call, partition, tile, policy, channels).Run();
 }
 
 }  // namespace

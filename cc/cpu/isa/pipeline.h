@@ -67,14 +67,14 @@ class StageRunner : private Pass<ReduceOf<F, T>>, private Pass<ApplyOf<F, T>> {
   using Results = Pass<Apply>;
 
  public:
-  StageRunner(const Call& args, const Partition& partition,
-              const PipelineStage& stage, const void* by_channel,
-              StorePolicy policy, const ChannelSums& out)
-      : Sums(args, partition, stage.next, by_channel, StorePolicy::kNone, out),
-        Results(args, partition, stage.current, by_channel, policy, out),
+  StageRunner(const Call& call, const Partition& partition,
+              const PipelineStage& stage, StorePolicy policy,
+              const ChannelArrays& channels)
+      : Sums(call, partition, stage.next, StorePolicy::kNone, channels),
+        Results(call, partition, stage.current, policy, channels),
         stage_(stage),
-        tensors_(PointersOf<F, T>(args)),
-        prefetch_(args.view, stage.next) {}
+        tensors_(PointersOf<F, T>(call)),
+        prefetch_(call.view, stage.next) {}
 
   // Channel by channel.
   void Run() {
@@ -217,16 +217,15 @@ class StageRunner : private Pass<ReduceOf<F, T>>, private Pass<ApplyOf<F, T>> {
 
 // Kernels::pipeline.
 template <typename F, typename T>
-void RunPipeline(const Call& args, const Partition& partition,
-                 const PipelineStage& stage, const void* by_channel,
-                 StorePolicy policy, const ChannelSums& out) {
+void RunPipeline(const Call& call, const Partition& partition,
+                 const PipelineStage& stage, StorePolicy policy,
+                 const ChannelArrays& channels) {
   if constexpr (kIsSmallBuild) {
-    RunPass<ApplyOf<F, T>>(args, partition, stage.current, by_channel, policy,
-                           out);
-    RunPass<ReduceOf<F, T>>(args, partition, stage.next, by_channel,
-                            StorePolicy::kNone, out);
+    RunPass<ApplyOf<F, T>>(call, partition, stage.current, policy, channels);
+    RunPass<ReduceOf<F, T>>(call, partition, stage.next, StorePolicy::kNone,
+                            channels);
   } else {
-    StageRunner<F, T>(args, partition, stage, by_channel, policy, out).Run();
+    StageRunner<F, T>(call, partition, stage, policy, channels).Run();
     if (policy == StorePolicy::kNonTemporal) NonTemporalFence();
   }
 }
