@@ -405,7 +405,7 @@ docs: $(PYTHON_READY)  ## Build the documentation site into build/docs/site
 	$(Q)$(call need,mkdocs)
 	$(Q)$(call need,material,mkdocs-material)
 	$(Q)$(call need,mkdocstrings_handlers,mkdocstrings[python])
-	$(Q)'$(PYTHON)' tools/docs.py $(BUILD_DIR)/docs
+	$(Q)'$(PYTHON)' tools/docs.py --mermaid $(BUILD_DIR)/docs
 
 lint: lint-python lint-types lint-cxx  ## Check style, types and spelling: ruff, mypy, clang-format, codespell
 

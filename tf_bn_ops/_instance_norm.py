@@ -50,12 +50,11 @@ def instance_norm(
     """
     import tensorflow as tf
 
-    if isinstance(data_format, bytes):
-        data_format = data_format.decode()
-    if data_format not in DATA_FORMATS:
+    layout = data_format.decode() if isinstance(data_format, bytes) else data_format
+    if layout not in DATA_FORMATS:
         raise ValueError(f"data_format is {data_format!r}, it must be one of {[*DATA_FORMATS]}")
-    rank, channels_last = DATA_FORMATS[data_format]
-    x = _fused._of_rank(_fused._tensor(x), data_format)
+    rank, channels_last = DATA_FORMATS[layout]
+    x = _fused._of_rank(_fused._tensor(x), layout)
     dtype = tf.float64 if x.dtype is tf.float64 else tf.float32
     scale, offset = _fused._vector(scale, dtype), _fused._vector(offset, dtype)
     channels = x.shape[-1 if channels_last else 1]
@@ -67,12 +66,16 @@ def instance_norm(
     if channels_last:
         inner = [*range(1, rank - 1)]
         first = tf.transpose(x, [0, rank - 1, *inner])
-        y = instance_norm(first, scale, offset, epsilon, _FIRST[data_format])
+        y = instance_norm(first, scale, offset, epsilon, _FIRST[layout])
         return tf.transpose(y, [0, *range(2, rank), 1])
     # What is not known yet is asked when the graph runs.
     is_known = x.shape.is_fully_defined()
     n, c, *spatial = x.shape if is_known else tf.unstack(tf.shape(x))
-    vectors = (tf.tile(vector, [n]) for vector in (scale, offset))
+    scale, offset = tf.tile(scale, [n]), tf.tile(offset, [n])
     one = tf.reshape(x, [1, n * c, *spatial])
-    y = _fused.fused_batch_norm(one, *vectors, None, None, epsilon, data_format).y
-    return tf.reshape(y, x.shape if is_known else tf.shape(x))
+    y = _fused.fused_batch_norm(one, scale, offset, None, None, epsilon, data_format).y
+    if is_known:
+        return tf.reshape(y, x.shape)
+    y = tf.reshape(y, tf.shape(x))
+    y.set_shape(x.shape)
+    return y

@@ -1,6 +1,8 @@
 """Builds the documentation site: puts its pages together and runs MkDocs on them.
 
-usage: python tools/docs.py [FOLDER]      (default: build/docs; the site is FOLDER/site)
+usage: python tools/docs.py [--mermaid] [FOLDER]      (default: build/docs; the site is FOLDER/site)
+
+With --mermaid npm, where there is one, brings the script that draws figures into the site.
 
 The pages are those of the repository: README.md is the first one, CONTRIBUTING.md, CHANGELOG.md and
 docs/ follow. Links between them are adapted to their places in the site, and files of the
@@ -18,6 +20,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 
 import reference
@@ -105,6 +108,37 @@ def insert_generated(target: pathlib.Path) -> None:
         (target / page).write_text(text, encoding="utf-8")
 
 
+# Draws the figures, in the browser; without it Material's theme fetches it there.
+MERMAID = ROOT / "build" / "mermaid" / "mermaid.min.js"
+
+
+def fetch_mermaid() -> None:
+    """By npm, where there is one, and once."""
+    npm = shutil.which("npm")
+    if MERMAID.exists() or npm is None:
+        return
+    MERMAID.parent.mkdir(parents=True, exist_ok=True)
+    command = [npm, "pack", "--silent", "mermaid@11.17.2"]
+    packed = subprocess.run(command, cwd=MERMAID.parent, capture_output=True, text=True)
+    if packed.returncode == 0:
+        with tarfile.open(MERMAID.parent / packed.stdout.split()[-1]) as archive:
+            script = archive.extractfile("package/dist/mermaid.min.js")
+            assert script
+            MERMAID.write_bytes(script.read())
+
+
+def bring_mermaid(target: pathlib.Path) -> None:
+    """Has pages with figures load the script from the site."""
+    if not MERMAID.exists():
+        return
+    for page in target.rglob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        if "\n```mermaid\n" in text:
+            shutil.copy(MERMAID, page.parent)
+            script = f'\n<script src="{MERMAID.name}"></script>\n'
+            page.write_text(text + script, encoding="utf-8")
+
+
 def menu(pages: list[str]) -> str:
     """The nav section of mkdocs.yml: pages in their order, decisions in a section."""
     known = [f"{name}.md" for name in ORDER if f"{name}.md" in pages]
@@ -122,12 +156,16 @@ def menu(pages: list[str]) -> str:
 
 
 def main(argv: list[str]) -> int:
-    folder = pathlib.Path(argv[0] if argv else ROOT / "build" / "docs").resolve()
+    folders = [argument for argument in argv if argument != "--mermaid"]
+    folder = pathlib.Path(folders[0] if folders else ROOT / "build" / "docs").resolve()
     pages, site = folder / "pages", folder / "site"
     shutil.rmtree(folder, ignore_errors=True)
     pages.mkdir(parents=True)
     written = put_together(pages)
     insert_generated(pages)
+    if "--mermaid" in argv:
+        fetch_mermaid()
+    bring_mermaid(pages)
     # Beside the original: paths in it are relative.
     config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     with (folder / "mkdocs.yml").open("w", encoding="utf-8") as file:

@@ -1,9 +1,10 @@
 """The docs are tested: their code runs, their links lead somewhere, the site builds.
 
 Promised, for README.md, CONTRIBUTING.md, CHANGELOG.md and docs/: every fenced block has a language.
-python runs; c++ compiles; toml and json parse; of sh every `make` line has its targets, and every
-`python -m tf_bn_ops` line flags that its command knows; text is output, or a picture. A block that
-cannot be run in this way says so in a comment on the line before it:
+python runs, and prints what comments behind its prints say; c++ compiles; toml and json parse; of
+sh every `make` line has its targets, and every `python -m tf_bn_ops` line flags that its command
+knows; text is output, or a picture. A block that cannot be run in this way says so in a comment on
+the line before it:
 
     <!-- run by tests/FILE.py -->     that test does what the block says
     <!-- all run by tests/FILE.py -->     the same of all blocks of a page
@@ -98,6 +99,9 @@ def test_python_blocks_run(code, tmp_path):
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     run = forked.run(code, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})
     assert run.returncode == 0, run.stderr
+    shown = re.findall(r"^print\(.*\)  # (.*)$", code, re.MULTILINE)
+    printed = iter(run.stdout.splitlines())
+    assert all(line in printed for line in shown), run.stdout  # In this order.
 
 
 # What the blocks take as given.

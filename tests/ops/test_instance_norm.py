@@ -88,6 +88,12 @@ def test_channels_first_is_not_copied():
     assert ops.count("TfBnOps>FusedBatchNormV3") == 1 and "Transpose" not in ops
 
 
+def test_dimensions_that_are_known_stay_known():
+    call = tf.function(lambda x: tf_bn_ops.instance_norm(x, tf.ones(6), tf.zeros(6)))
+    given = [None, None, 5, 6]
+    assert call.get_concrete_function(tf.TensorSpec(given)).output_shapes.as_list() == given
+
+
 def test_an_empty_batch_is_an_empty_batch():
     y = tf_bn_ops.instance_norm(tf.zeros([0, 4, 4, 6]), tf.ones(6), tf.zeros(6))
     assert y.shape == (0, 4, 4, 6)

@@ -319,8 +319,8 @@ def _overviews(run: Run) -> str:
     if side := max((m.side for m in run.networks), default=0):
         largest = dataclasses.replace(run, networks=[m for m in run.networks if m.side == side])
         parts += [
-            "A training step of whole networks: with Keras' batch norm, with this library's, fused with "
-            "the activations behind it, and with none of them:",
+            "A training step of whole networks: with Keras' batch norm, with this library's, fused "
+            "with the activations behind it, and with none of them:",
             network_table(largest, True).markdown(),
         ]
         if (kept := kept_table(largest)).rows:
