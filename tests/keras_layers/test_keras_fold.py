@@ -344,6 +344,55 @@ def test_what_stays_is_reported_with_the_reason(reason, caplog):
     assert_same(model, folded, inputs_of(model))
 
 
+@pytest.mark.parametrize("training", [(True, None), (None, True)])
+def test_a_model_that_is_called_in_both_modes_is_in_training_mode(training):
+    inner = keras.Sequential([keras.Input((4,)), layers.Dense(4), KERAS_LAYER()])
+    inputs = keras.Input((4,))
+    outputs = [inner(inputs, training=mode) for mode in training]
+    model = randomized(keras.Model(inputs, outputs))
+    assert [*fold_report(model).kept.values()] == ["is called with training=True"]
+    assert_same(model, fold_batch_norm(model), inputs_of(model))
+
+
+def test_a_side_input_without_its_name_is_one():
+    inputs = keras.Input((4,))
+    x = BatchNormalization(name="bn")(layers.Dense(4)(inputs), None, None, inputs)
+    model = randomized(keras.Model(inputs, x))
+    assert fold_report(model).kept == {"bn": "has a side input"}
+    assert_same(model, fold_batch_norm(model), inputs_of(model))
+
+
+@pytest.mark.parametrize("dtype", ["mixed_float16", "float16"])
+def test_weights_that_the_type_cannot_hold_stay(dtype):
+    """A channel that is constant, far from 0: the bias would be -3e5."""
+    dense, norm = layers.Dense(4, dtype=dtype, name="dense"), KERAS_LAYER(dtype=dtype, name="bn")
+    model = functional((4,), dense, norm)
+    dense.kernel.assign(np.full([4, 4], [1, 1, 1, 2500]))
+    dense.bias.assign(np.zeros(4))
+    norm.moving_mean.assign([1, 1, 1, 1e4])
+    norm.moving_variance.assign([1, 1, 1, 0])
+    reason = "makes weights of Dense 'dense' that float16 cannot hold"
+    assert fold_report(model).kept == {"bn": reason}
+    assert np.isfinite(fold_batch_norm(model)(np.ones([3, 4]))).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mean", "is_folded"),
+    [("mixed_float16", 10, True), ("mixed_float16", 100, False), ("mixed_bfloat16", 10, False),
+     ("float32", 1000, True)],
+)  # fmt: skip
+def test_a_mean_that_the_layer_behind_would_lose_stays(dtype, mean, is_folded):
+    conv = layers.Conv2D(8, 3, dtype=dtype, name="conv")
+    model = functional((8, 8, 64), KERAS_LAYER(dtype=dtype, name="bn"), conv)
+    for name, value in {"mean": mean, "variance": 1, "gamma": 1, "beta": 0}.items():
+        (v,) = (v for v in model.variables if name in v.path)
+        v.assign(np.full(64, value))
+    x = RNG.normal(mean, 1, (4, 8, 8, 64)).astype("float32")
+    folded = fold_batch_norm(model)
+    assert bool(norms(folded)) != is_folded
+    assert_same(model, folded, x, 2e-2)
+
+
 def test_statistics_that_are_not_finite_stay():
     model = functional((4,), layers.Dense(4), KERAS_LAYER(name="bn"))
     norms(model)[0].moving_variance.assign([1, 1, -1, np.inf])
@@ -374,6 +423,57 @@ def test_a_graph_that_is_not_known_is_refused_with_the_way_out():
         fold_batch_norm(keras.Sequential([layers.Dense(4), KERAS_LAYER()]))
     with pytest.raises(TypeError, match="takes a model of Keras 3"):
         fold_batch_norm(None)
+
+
+def relu(x):
+    return keras.ops.sin(x)
+
+
+def times(factor):
+    return lambda x: factor * keras.ops.tanh(x)
+
+
+class Own(layers.Layer):
+    def build(self, shape):
+        self.factor = self.add_weight(shape=shape[-1:])
+
+    def call(self, x):
+        return x * self.factor
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
+OWN = {
+    "a function": lambda: layers.Dense(4, activation=keras.ops.sin),
+    "a lambda": lambda: layers.Dense(4, activation=lambda x: keras.ops.sin(x)),
+    "the name of one of Keras'": lambda: layers.Dense(4, activation=relu),
+    "the same names": lambda: layers.LSTM(
+        4, activation=times(2), recurrent_activation=times(0.3), return_sequences=True
+    ),
+    "in a cell": lambda: layers.RNN(layers.SimpleRNNCell(4, relu), return_sequences=True),
+    "in a wrapper": lambda: layers.TimeDistributed(layers.Dense(4, activation=relu)),
+    "a class in a wrapper": lambda: layers.TimeDistributed(Own()),
+    "an initializer": lambda: layers.Dense(
+        4, kernel_initializer=lambda shape, dtype=None: keras.ops.zeros(shape, dtype)
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The object being serialized includes a `lambda`")
+@pytest.mark.parametrize("name", OWN)
+def test_functions_and_classes_of_the_program_need_not_be_registered(name):
+    model = functional((5, 4), OWN[name](), layers.Dense(4), KERAS_LAYER())
+    folded = fold_batch_norm(model)
+    assert not norms(folded)
+    assert_same(model, folded, inputs_of(model))
+
+
+def test_a_call_of_its_own_cannot_be_copied():
+    dense = layers.Dense(4, name="dense")
+    dense.call = lambda x: 2 * x
+    with pytest.raises(ValueError, match="'dense' cannot be copied: it has a call of its own"):
+        fold_batch_norm(functional((4,), dense, layers.Dense(4), KERAS_LAYER()))
 
 
 def test_layers_that_cannot_be_copied_are_named():

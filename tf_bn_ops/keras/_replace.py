@@ -230,14 +230,16 @@ def _derived(layer: Any) -> str | None:
 def _why_not_restored(layer: Any) -> str | None:
     if layer._activation is not None:
         return f"computes the activation {layer._activation}"
-    call = inspect.signature(layer.call)
-    nodes = (
-        call.bind_partial(*n.arguments.args, **n.arguments.kwargs) for n in layer._inbound_nodes
-    )
-    given = (node.arguments.get("side_input") for node in nodes)
+    given = (_arguments(node).get("side_input") for node in layer._inbound_nodes)
     if layer._has_side_input or any(value is not None for value in given):
         return "has a side input"
     return _derived(layer)
+
+
+def _arguments(node: Any) -> dict[str, Any]:
+    """What a layer is called with at a node of a functional model, by name."""
+    given, call = node.arguments, inspect.signature(node.operation.call)
+    return call.bind_partial(*given.args, **given.kwargs).arguments
 
 
 def _stayed(reasons: dict[str, str]) -> list[_report.Stayed]:
