@@ -1,18 +1,20 @@
 """The benchmark: its check of results, its limit, its record and tables, and a short run."""
 
+import itertools
 import json
+import math
 import shutil
 
 import numpy as np
 import pytest
 from build_helpers import tool
 
-from tf_bn_ops import _loader
+from tf_bn_ops import _loader, spec
 from tf_bn_ops.harness import builtin, c_abi
 from tf_bn_ops.harness.problems import FORMULAS_BY_ROLES
 
-NAMES = "against bench_worker libraries networks output_check report results rounds rows"
-against, bench_worker, libraries, networks, output_check, report, results, rounds, rows = (
+NAMES = "against bench_worker libraries networks output_check report results rounds rows sweep"
+against, bench_worker, libraries, networks, output_check, report, results, rounds, rows, sweep = (
     tool(f"bench.{name}") for name in NAMES.split()
 )
 command = tool("bench.bench_command")
@@ -130,7 +132,7 @@ def _fake_run(*fakes):
     return results.Run(
         command="make bench",
         seconds=1.0,
-        machine={"load_before": 0.0, "cpu": "a CPU", "date": "2026-01-01"},
+        machine={"load_before": 0.0, "cpu": "a CPU", "isa": "avx2", "date": "2026-01-01"},
         settings={"threads": 1, "seconds": 0.01, "rounds": 6},
         versions={"tensorflow": {"tensorflow": "2.0"}},
         rows=[rounds.measure(_row(), fakes, 0.01, 6)],
@@ -294,6 +296,7 @@ def test_the_share_of_batch_norms_cost_is_that_of_adjacent_steps():
         (["--shapes=nonsense"], "'nonsense' is no shape"),
         (["--dtypes=int8"], "--dtypes=int8 is unknown; known are float32"),
         (["--peers=numpy"], "--peers=numpy is unknown"),
+        (["--sections=sweep,forward"], "--sections=sweep is a run of its own"),
         (["--sections=forward", "--modes=frozen"], "no row has this combination"),
         (["--threads=100000"], "--threads is from 1 to"),
         (["--load=/nowhere/results.json"], "/nowhere/results.json is not"),
@@ -319,6 +322,56 @@ def test_a_quick_run(tmp_path, monkeypatch, capsys):
     assert all("memory_bandwidth" in m.ratios for m in run.rows)
     # TensorFlow's own kernel refuses frozen NCHW, which is a cell and not the end.
     assert "NHWC" in run.rows[3].refused["eigen"] and "eigen" in run.rows[2].ratios
+
+
+def test_the_sweep_has_every_combination_once():
+    found = list(itertools.islice(sweep.cases(0, 2), 20000))
+    assert len({*found}) == len(found)
+    assert found[:50] == [*itertools.islice(sweep.cases(0, 2), 50)]
+    assert found[:50] != [*itertools.islice(sweep.cases(1, 2), 50)]
+    assert {case.call for case in found} == {*sweep.CALLS}
+    assert {case.layout for case in found} == {*spec.DATA_FORMATS}
+    assert {(case.mode, case.threads) for case in found} == {*itertools.product(spec.MODES, (1, 2))}
+    sizes = {spec.view_shape(case.shape, case.layout) for case in found}
+    assert {size for view in sizes for size in view} >= {1, 3, 1000, 1000000}
+    assert max(map(math.prod, sizes)) <= sweep.MOST_ELEMENTS
+    assert {case.threads for case in itertools.islice(sweep.cases(0, 1), 50)} == {1}
+
+
+def sweep_of(monkeypatch, tmp_path, shapes, flags=()):
+    """A sweep of small cases; its file."""
+    cases = [
+        sweep.Case(call, direction, shape, layout, "float32", mode, 1)
+        for call, direction, mode in itertools.product(sweep.CALLS, sweep.DIRECTIONS, spec.MODES)
+        for layout, shape in shapes.items()
+    ]
+    monkeypatch.setattr(sweep, "cases", lambda seed, threads: iter(cases))
+    monkeypatch.setattr(command, "SWEPT", tmp_path / "sweep.json")
+    assert command.main(["--sections=sweep", "--threads=1", *flags]) == 0
+    return cases, sweep.load(tmp_path / "sweep.json")
+
+
+@pytest.mark.long
+def test_a_sweep(monkeypatch, tmp_path, capsys):
+    """Every call of every implementation, in ranks 4 and 5."""
+    shapes = {"NHWC": (2, 1, 3, 5), "NCDHW": (2, 5, 1, 1, 3)}
+    cases, found = sweep_of(monkeypatch, tmp_path, shapes)
+    assert found.measured == len(cases) and not found.failed
+    assert len(found.worst) == 10 and found.machine["isa"]
+    ratios = [row.ratio for row in found.worst]
+    assert ratios == sorted(ratios, reverse=True)
+    assert found.slower == sum(ratio > sweep.LIMIT for ratio in ratios) or found.slower > 10
+    assert f"of {len(cases)} random cases" in capsys.readouterr().out
+
+
+def test_a_sweep_ends_in_time(monkeypatch, tmp_path):
+    assert sweep_of(monkeypatch, tmp_path, {"NHWC": (2, 1, 3, 5)}, ["--within=0"])[1].measured == 0
+
+
+def test_the_page_shows_the_recorded_sweep():
+    text = sweep.PAGE.read_text("utf-8")
+    written = sweep.text(sweep.load(sweep.RECORDED))
+    assert report.with_overview(text, written, sweep.BEGIN) == text
 
 
 @pytest.mark.parametrize("switched", [False, True])

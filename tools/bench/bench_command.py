@@ -20,7 +20,7 @@ from collections.abc import Sequence
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
-from bench import against, libraries, networks, report, results, rounds, rows  # noqa: E402
+from bench import against, libraries, networks, report, results, rounds, rows, sweep  # noqa: E402
 from bench.bench_worker import Worker, WorkerError  # noqa: E402
 from bench.libraries import CANDIDATE, ENTRIES, MEMORY_BANDWIDTH  # noqa: E402
 from bench.rows import UsageError  # noqa: E402
@@ -28,9 +28,10 @@ from tf_bn_ops import _command, _loader, spec  # noqa: E402
 from tf_bn_ops.harness import builtin, machine  # noqa: E402
 
 OUT = ROOT / "bench-results" / "results.json"
-# What flags choose from, and take all of unless they are given.
+SWEPT = OUT.with_name("sweep.json")
+# What flags choose from, and take all of unless they are given, but for the sweep.
 _CHOICES = {
-    "sections": (*rows.CALLS, "network", rows.LATENCY),
+    "sections": (*rows.CALLS, "network", rows.LATENCY, sweep.SECTION),
     "dtypes": rows.DTYPES,
     "layouts": rows.LAYOUTS,
     "modes": spec.MODES,
@@ -53,6 +54,9 @@ def _flags(argv: Sequence[str]) -> argparse.Namespace:
     threads = machine.cores()
     parser.add_argument("--threads", type=int, default=threads, help="default: all CPUs")
     parser.add_argument("--seconds", type=float, help="measuring time per row and implementation")
+    within = "of the sweep: measure random cases for so many seconds, default 300"
+    parser.add_argument("--within", type=float, default=300.0, help=within)
+    parser.add_argument("--seed", type=int, default=0, help="of the sweep: which cases come first")
     quick = "a few shapes in a minute: a smoke test, not a measurement"
     parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument("--load", help="report this results.json instead of measuring")
@@ -69,10 +73,14 @@ def _flags(argv: Sequence[str]) -> argparse.Namespace:
         known = values if found.against else _CHOICES[name]
         if given := getattr(found, name):
             values = given.split(",")
+        elif name == "sections":
+            values = [value for value in values if value != sweep.SECTION]
         for value in values:
             if value not in known:
                 raise UsageError(f"--{name}={value} is unknown; known are {', '.join(known)}")
         setattr(found, name, [value for value in known if value in values])
+    if sweep.SECTION in found.sections and len(found.sections) > 1:
+        raise UsageError("--sections=sweep is a run of its own")
     if not 1 <= found.threads <= threads:
         raise UsageError(f"--threads is from 1 to {threads}, the number of CPUs")
     return found
@@ -140,19 +148,35 @@ def main(argv: Sequence[str]) -> int:
     return _command.guarded("bench", lambda: _measured(argv), errors)
 
 
+def _as_typed(argv: Sequence[str]) -> str:
+    words = [shlex.quote(word) for word in argv if word != "--record"]
+    return f'make bench ARGS="{" ".join(words)}"'
+
+
+def _swept(flags: argparse.Namespace, command: str) -> int:
+    _loader.library_path()  # Fails early where it is not built.
+    found = sweep.run(command, flags.within, flags.seed, flags.threads)
+    sweep.save(found, SWEPT)
+    print(sweep.text(found))
+    if flags.record:
+        print("recorded:", *(path.relative_to(ROOT) for path in sweep.record(found)))
+    return 1 if found.failed else 0
+
+
 def _measured(argv: Sequence[str]) -> int:
     flags = _flags(argv)
     if flags.against:
         of_each = flags.dtypes, flags.layouts, flags.modes, flags.threads
         return against.compare(flags.against, of_each, flags.seconds or 0.5)
+    if flags.sections == [sweep.SECTION]:
+        return _swept(flags, _as_typed(argv))
     if flags.load:
         run = results.load(pathlib.Path(flags.load))
     else:
         _loader.library_path()  # Fails early where it is not built.
         if note := builtin.switch_note():
             print(note, file=sys.stderr)
-        words = [shlex.quote(word) for word in argv if word != "--record"]
-        run = _run(flags, f'make bench ARGS="{" ".join(words)}"')
+        run = _run(flags, _as_typed(argv))
         results.save(run, OUT)
     print(report.text(run))
     if not flags.load:

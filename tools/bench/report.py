@@ -8,7 +8,7 @@ import itertools
 import pathlib
 import statistics
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bench import results
@@ -61,7 +61,8 @@ def _in_units(value: float, *units: tuple[float, str]) -> str:
     return f"{value / size:.3g} {unit}"
 
 
-def _time(us: float) -> str:
+def time_text(us: float) -> str:
+    """Three digits with a unit."""
     return _in_units(float(us), (1e6, "s"), (1e3, "ms"), (1, "µs"))
 
 
@@ -72,6 +73,11 @@ def _plain(value: Any) -> str:
     if isinstance(value, int) and value > 1 << 14:
         return _in_units(value, (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
     return str(value)
+
+
+def processor(machine: Mapping[str, Any]) -> str:
+    """Its name, and the instruction set whose kernels ran: names of virtual machines say little."""
+    return f"{machine['cpu']} ({machine['isa']})"
 
 
 def _label(name: str) -> str:
@@ -161,7 +167,7 @@ def network_table(run: Run, fused: bool) -> Table:
             continue
         if not m.turns:
             continue
-        times = (_time(1e3 * m.median(variant)) for variant in (KERAS, ours, without))
+        times = (time_text(1e3 * m.median(variant)) for variant in (KERAS, ours, without))
         low, median, high = m.share_removed(ours, without)
         cells = f"{m.gain(ours):.2f}", f"{median:.0%}", f"{low:.0%} {high:.0%}"
         table.rows.append([m.network, size, *times, *cells])
@@ -194,7 +200,7 @@ def headline_table(run: Run) -> Table:
     if len(large) > 3:
         large = [large[0], large[len(large) // 2], large[-1]]
     for m in [*large, *[m for m in measured if m.side < side][-1:]]:
-        times = (_time(1e3 * m.median(variant)) for variant in (KERAS, FUSED))
+        times = (time_text(1e3 * m.median(variant)) for variant in (KERAS, FUSED))
         name = f"{m.network}, {m.batch} images of {m.side} x {m.side}"
         table.rows.append([name, *times, f"{m.gain(FUSED):.2f}"])
     return table
@@ -207,7 +213,7 @@ def rows_table(title: str, rows: Sequence[Measurement]) -> Table:
     table = Table(title, headings + [h for p in peers for h in (_label(p), "ratio")], 4)
 
     def cell(m: Measurement, name: str) -> str:
-        shown = [_time(m.us[name])] if name in m.us else ["-"]
+        shown = [time_text(m.us[name])] if name in m.us else ["-"]
         shown += ["wrong"] * (name in m.wrong)
         if reason := m.wrong.get(name) or m.refused.get(name):
             shown.append(table.note(f"{_label(name)}: {reason}"))
@@ -281,7 +287,7 @@ def _where(run: Run) -> list[str]:
         if peer in run.versions and peer != "eigen"
     ]
     threads = f"{run.settings['threads']} threads"
-    return [run.machine["cpu"], threads, *versions, run.machine["date"]]
+    return [processor(run.machine), threads, *versions, run.machine["date"]]
 
 
 # Calls whose tables the site's page has, and the repository's has not.
@@ -319,8 +325,8 @@ def _overviews(run: Run) -> str:
     if side := max((m.side for m in run.networks), default=0):
         largest = dataclasses.replace(run, networks=[m for m in run.networks if m.side == side])
         parts += [
-            "A training step of whole networks: with Keras' batch norm, with this library's, fused "
-            "with the activations behind it, and with none of them:",
+            f"A training step of whole networks on {processor(run.machine)}: with Keras' batch "
+            "norm, with this library's, fused with the activations behind it, and with none of them:",
             network_table(largest, True).markdown(),
         ]
         if (kept := kept_table(largest)).rows:
@@ -335,10 +341,10 @@ def _overviews(run: Run) -> str:
 PAGES = {ROOT / "README.md": _headline, ROOT / "docs" / "benchmarks.md": _overviews}
 
 
-def with_overview(text: str, written: str) -> str:
+def with_overview(text: str, written: str, begin: str = BEGIN) -> str:
     """A page with what is between its markers replaced."""
-    before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n{written}\n{END}{rest.split(END)[1]}"
+    before, rest = text.split(begin)
+    return f"{before}{begin}\n{written}\n{END}{rest.split(END, 1)[1]}"
 
 
 def record(run: Run) -> list[pathlib.Path]:
