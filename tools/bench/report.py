@@ -326,7 +326,8 @@ def _overviews(run: Run) -> str:
         largest = dataclasses.replace(run, networks=[m for m in run.networks if m.side == side])
         parts += [
             f"A training step of whole networks on {processor(run.machine)}: with Keras' batch "
-            "norm, with this library's, fused with the activations behind it, and with none of them:",
+            "norm, with this library's, fused with the activations behind it, and with none of "
+            "them:",
             network_table(largest, True).markdown(),
         ]
         if (kept := kept_table(largest)).rows:
