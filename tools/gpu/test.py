@@ -38,7 +38,7 @@ Check = tuple[str, str]  # The case; what is wrong, or nothing.
 def all_problems(view: tuple[int, int, int]) -> Iterator[tuple[str, Problem]]:
     """Labels and problems of every call and type."""
     for call, dtype in (
-        (call, name) for call in device_problems.CALLS for name in device_problems.dtypes_of(call)
+        (name, dtype) for name in device_problems.CALLS for dtype in device_problems.dtypes_of(name)
     ):
         # The count of no channels is the op's affair: the C ABI has 0.
         if call == "statistics" and view[1] == 0:
