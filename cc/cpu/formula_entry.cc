@@ -209,8 +209,9 @@ void SetMask(const Call& call, int64_t c0, int64_t c1, void* coefficients) {
 // From sums, if there are any, the other coefficients, unless `coefficients` is
 // nullptr, and the outputs of shape [channels] if `stores_sums`.
 template <typename F, typename C>
-void FinishIn(const Call& given, int64_t c0, int64_t c1, const double* centers,
-              const ChannelSums& sums, void* coefficients, bool stores_sums) {
+void FinishInType(const Call& given, int64_t c0, int64_t c1,
+                  const double* centers, const ChannelSums& sums,
+                  void* coefficients, bool stores_sums) {
   // A copy, which no store of an output can change: what is the same for all
   // channels is loaded, and computed, once.
   const Call call = given;
@@ -238,8 +239,9 @@ void FinishChannels(const Call& call, int64_t c0, int64_t c1,
                     const double* centers, const ChannelSums& sums,
                     void* coefficients, bool stores_sums) {
   using Finisher = typename F::Finisher;
-  const auto finish = call.dtype == DType::kFloat64 ? FinishIn<Finisher, double>
-                                                    : FinishIn<Finisher, float>;
+  const auto finish = call.dtype == DType::kFloat64
+                          ? FinishInType<Finisher, double>
+                          : FinishInType<Finisher, float>;
   finish(call, c0, c1, centers, sums, coefficients, stores_sums);
 }
 
