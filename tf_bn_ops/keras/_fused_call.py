@@ -138,6 +138,7 @@ def _assign(inputs: Any, values: Sequence[tuple[Any, Any]]) -> None:
     if size == 0 or _is_recomputed():
         return
     for variable, value in values:
+        value = tf.cast(value, variable.dtype)
         variable.assign(value if size else tf.where(tf.size(inputs) > 0, value, variable))
 
 
@@ -335,9 +336,8 @@ def _synchronized(layer: Any, inputs: Any, mask: Any, behind: Behind) -> Any:
         # As in Keras, whose mask may leave out all samples.
         of_nothing=float("nan") if mask is None else 0.0,
     )
-    values = (tf.cast(average, tf.float32) for average in averages)
     moving_variables = (layer.moving_mean, layer.moving_variance)
-    _assign(inputs, [*zip(moving_variables, values, strict=True)])
+    _assign(inputs, [*zip(moving_variables, averages, strict=True)])
     return _cast(y, layer.compute_dtype)
 
 
