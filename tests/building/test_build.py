@@ -1,4 +1,9 @@
-"""The Makefile: it builds what changed and nothing else, and says clearly what is missing."""
+"""The Makefile: it builds what changed and nothing else, and says clearly what is missing.
+
+Promised: a second `make` does nothing; what changed is built again and nothing else; a switch of
+environment refreshes the package; the core library needs no TensorFlow; nothing but the API is
+exported; no inline function leaks from one ISA build into another; what is missing is one sentence.
+"""
 
 from __future__ import annotations
 

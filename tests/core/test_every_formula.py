@@ -1,8 +1,8 @@
 """What is promised of every formula of the table, through the C ABI, without TensorFlow.
 
-Promised: results within the strict bounds of the formula's model, for every kind of inputs that it
-draws; exact where the terms are; bitwise identical for every ISA build, number of threads, place of
-the arrays and kind of store, in place, and as a channel of a larger call; every output written,
+Promised: results are within the strict bounds of the formula's model, for every kind of inputs that
+it draws; exact where the terms are; bitwise identical for every ISA build, number of threads, place
+of the arrays and kind of store, in place, and as a channel of a larger call; every output written,
 nothing beside them; a bad channel spoils itself alone; errors are one sentence.
 
 A formula, mode or element type that is added to the table is tested by being there; what is special

@@ -1,4 +1,9 @@
-"""The Keras layer: the parent's results, weights and files."""
+"""The Keras layer: the parent's results, weights and files.
+
+Promised: results are those of Keras' formula within rounding, for every rank, axis, type and mask;
+side inputs and activations work in functional models; without state the new statistics are
+returned.
+"""
 
 from __future__ import annotations
 

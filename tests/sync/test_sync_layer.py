@@ -1,5 +1,8 @@
 """BatchNormalization(synchronized=True): training over replicas is training on the whole batch.
 
+Promised: masks count and weigh as in the Keras that is installed; a layer without other replicas is
+the one without synchronisation; `update_batch_norm` is of all replicas.
+
 The reference is the layer without synchronisation on one device, which has the whole batch.
 """
 
