@@ -12,6 +12,7 @@ import ast
 import re
 
 import evidence
+import tool_flags
 
 
 def promises() -> list[tuple[str, str]]:
@@ -34,6 +35,7 @@ def table() -> str:
 
 
 def main() -> None:
+    tool_flags.Parser(__doc__).parse_args()
     page = evidence.PAGE.read_text("utf-8")
     evidence.PAGE.write_text(evidence.with_table(page, "promises", table()), "utf-8")
 
