@@ -41,10 +41,10 @@ def page() -> str:
     return evidence.with_table(evidence.PAGE.read_text("utf-8"), "promises", table)
 
 
-def main() -> int:
+def main(argv: list[str] | None = None) -> int:
     parser = tool_flags.Parser(__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing, fail where it is stale")
-    if parser.parse_args().check:
+    parser.add_argument("--check", action="store_true", help="fail where it is stale")
+    if parser.parse_args(argv).check:
         is_stale = page() != evidence.PAGE.read_text("utf-8")
         if is_stale:
             print("error: docs/evidence.md is stale: run python tools/promises.py", file=sys.stderr)
