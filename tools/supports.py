@@ -9,6 +9,11 @@ from __future__ import annotations
 import json
 import os
 
+import tool_flags
+
+if __name__ == "__main__":
+    tool_flags.Parser(__doc__).parse_args()
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras

@@ -1,5 +1,9 @@
 """A release: one wheel for all TensorFlows, as users install it; version, changelog.
 
+Promised: the wheel is installed by pip without a compiler, and the loader chooses; two builds give
+the same bytes; a release without changes or with a wrong version is refused before anything
+changes.
+
 The wheel is built for the TensorFlow of this environment, and for a second one where
 TF_BN_OPS_ENVIRONMENTS (or build/matrix) holds environments as `make matrix` makes them; without, a
 copy of the libraries stands in for the second, which is chosen and not loaded.

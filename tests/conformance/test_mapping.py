@@ -1,4 +1,8 @@
-"""Candidates from other libraries: mappings, signatures, a library built from its own C++ file."""
+"""Candidates from other libraries: mappings, signatures, a library built from its own C++ file.
+
+Promised: differences of OpDefs, shape functions and defaults are named; tolerances widen the bound
+of their outputs alone, with a reason; a mistake in a mapping file is one sentence.
+"""
 
 import dataclasses
 import functools

@@ -1,5 +1,9 @@
 """`make mutants`: every edit fits the sources, each output of each formula has a mutant of its own,
-wrong kernels are caught, survivors are said with the reason, and a page has the score."""
+wrong kernels are caught, survivors are said with the reason, and a page has the score.
+
+Promised: every edit of a mutant fits the sources; each output of each formula has a mutant that is
+wrong in it alone; wrong kernels are caught; docs/mutants.md has the score.
+"""
 
 import dataclasses
 import pathlib

@@ -1,10 +1,11 @@
 """The docs are tested: their code runs, their links lead somewhere, the site builds.
 
-Promised, for README.md, CONTRIBUTING.md, CHANGELOG.md and docs/: every fenced block has a language.
-python runs, and prints what comments behind its prints say; c++ compiles; toml and json parse; of
-sh every `make` line has its targets, and every `python -m tf_bn_ops` line flags that its command
-knows; text is output, or a picture. A block that cannot be run in this way says so in a comment on
-the line before it:
+Promised: links of README.md, CONTRIBUTING.md, CHANGELOG.md and docs/ lead somewhere, and the site
+builds; every fenced block has a language. python runs, and prints what comments behind its prints
+say; c++ compiles; toml and json parse; of sh every `make` line has its targets, and every `python
+-m tf_bn_ops` line flags that its command knows; text is output, or a picture.
+
+A block that cannot be run in this way says so in a comment on the line before it:
 
     <!-- run by tests/FILE.py -->     that test does what the block says
     <!-- all run by tests/FILE.py -->     the same of all blocks of a page

@@ -1,4 +1,9 @@
-"""The Python examples run, and show what they are there to show."""
+"""The Python examples run, and show what they are there to show.
+
+Promised: the errors of README's and docs/dropin.md's tables are the ones that
+examples/raw_columns.py prints;
+asked for help an example starts nothing.
+"""
 
 from __future__ import annotations
 

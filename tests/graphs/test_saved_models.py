@@ -1,5 +1,9 @@
 """SavedModels: where they load, and what they compute, as they were saved and once rewritten; and
-`python -m tf_bn_ops rewrite`."""
+`python -m tf_bn_ops rewrite`.
+
+Promised: `rewrite` keeps variables, signatures and checkpoints, leaves nothing behind where it
+fails, and says in one sentence what it cannot do.
+"""
 
 from __future__ import annotations
 

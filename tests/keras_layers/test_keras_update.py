@@ -1,5 +1,9 @@
 """update_batch_norm: the moving statistics are those of all samples, and nothing else is changed.
 
+Promised: moving statistics become the exact ones of all samples, whatever the batch sizes, in every
+rank, axis and type; samples in a mask, shared layers and wrappers count; what is kept is named with
+the reason.
+
 The reference is NumPy in float64 over the whole data set.
 """
 
@@ -311,7 +315,7 @@ def state(model):
 
 @pytest.mark.parametrize("dropout", [False, True])
 def test_nothing_else_changes(dropout):
-    """Promise: Update_batch_norm changes moving statistics and nothing else."""
+    """Promise: `update_batch_norm` changes moving statistics and nothing else."""
     model = compiled()
     before, attributes = state(model), {id(m): {*vars(m)} for m in model._flatten_layers()}
     functions = model.train_function, model.predict_function
