@@ -254,12 +254,12 @@ def test_wrong_third_party_op_fails_and_replays(library, tmp_path):
 
 @pytest.mark.long
 def test_the_readme_shows_a_run_that_finds_a_wrong_op(library, tmp_path, monkeypatch):
-    """Its lines and its picture, but for numbers: what an op does not write may be anything.
+    """Its picture, and docs/own_kernel.md, but for numbers: what is not written may be anything.
 
     Promise: The judge finds the wrong op of the README, as the README shows it.
     """
     root = pathlib.Path(__file__).resolve().parents[2]
-    readme = root.joinpath("README.md").read_text("utf-8")
+    page = root.joinpath("docs", "own_kernel.md").read_text("utf-8")
     picture = root.joinpath("docs", "conformance.svg").read_text("utf-8")
     flags = "--library=libvendor.so --map=UnwrittenTailBnGrad=FusedBatchNormGradV2 "
     flags += "--dtypes=float32 --kinds=random --execution-modes=none --cases=150"
@@ -271,13 +271,12 @@ def test_the_readme_shows_a_run_that_finds_a_wrong_op(library, tmp_path, monkeyp
     called = f"python -m tf_bn_ops conformance {flags}"
     drawn = report_picture.draw(report_picture.excerpt(result.stdout, called))
     tmp_path.joinpath("conformance.svg").write_text(drawn, encoding="utf-8")  # What it should be.
-    shown = re.search(r"```text\n(conformance FAILED.*?)```", readme, re.S)[1]
-    assert shown in root.joinpath("docs", "own_kernel.md").read_text("utf-8")
+    shown = re.search(r"```text\n(conformance FAILED.*?)```", page, re.S)[1]
     ours = [without_numbers(line) for line in result.stdout.splitlines()]
     assert all(without_numbers(line) in ours for line in shown.splitlines()), result.stdout
     texts = [re.findall(r"<text[^>]*>(.*)</text>", svg) for svg in (picture, drawn)]
-    page, run = ([without_numbers(line) for line in text] for text in texts)
-    assert page == run
+    there, here = ([without_numbers(line) for line in text] for text in texts)
+    assert there == here
 
 
 def without_numbers(line: str) -> str:
