@@ -14,6 +14,7 @@ import re
 import sys
 
 import evidence
+import tool_flags
 
 
 def promises() -> list[tuple[str, str]]:
@@ -40,8 +41,10 @@ def page() -> str:
     return evidence.with_table(evidence.PAGE.read_text("utf-8"), "promises", table)
 
 
-def main(argv: list[str]) -> int:
-    if argv == ["--check"]:
+def main(argv: list[str] | None = None) -> int:
+    parser = tool_flags.Parser(__doc__)
+    parser.add_argument("--check", action="store_true", help="fail where it is stale")
+    if parser.parse_args(argv).check:
         is_stale = page() != evidence.PAGE.read_text("utf-8")
         if is_stale:
             print("error: docs/evidence.md is stale: run python tools/promises.py", file=sys.stderr)
@@ -51,4 +54,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

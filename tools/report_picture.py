@@ -13,6 +13,8 @@ import pathlib
 import re
 import sys
 
+import tool_flags
+
 ROWS = 12
 LAST_LINES = 2
 CHARACTER, LINE, MARGIN = 7.23, 17, 12  # Pixels of a 12-pixel monospace font.
@@ -63,19 +65,14 @@ def draw(lines: list[str]) -> str:
 
 
 def main(argv: list[str]) -> int:
-    if len(argv) not in (1, 2):
-        print(__doc__, file=sys.stderr)
-        return 2
+    parser = tool_flags.Parser(__doc__)
+    parser.add_argument("picture", type=pathlib.Path)
+    parser.add_argument("command", nargs="?", default="make conformance")
+    flags = parser.parse_args(argv)
     report = sys.stdin.read()
     if not re.search(r"^op ", report, re.M):
-        print(
-            "error: standard input is not a conformance report: run it as usage says",
-            file=sys.stderr,
-        )
-        return 2
-    pathlib.Path(argv[0]).write_text(
-        draw(excerpt(report, *(argv[1:] or ["make conformance"]))), encoding="utf-8"
-    )
+        parser.error("standard input is not a conformance report: run it as --help says")
+    flags.picture.write_text(draw(excerpt(report, flags.command)), encoding="utf-8")
     return 0
 
 

@@ -14,6 +14,11 @@ import subprocess
 import sys
 import tempfile
 
+import tool_flags
+
+if __name__ == "__main__":
+    tool_flags.Parser(__doc__).parse_args()
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
