@@ -38,7 +38,7 @@ from tf_bn_ops.conformance.verdict import divergences, judge
 from tf_bn_ops.conformance.verdict.settings import Settings
 from tf_bn_ops.spec import OPS
 
-VENDOR = pathlib.Path(__file__).resolve().parent / "third_party" / "vendor.toml"
+VENDOR = pathlib.Path(__file__).resolve().parent / "vendor.toml"
 KINDS = "random,contract"
 
 

@@ -6,11 +6,13 @@ wrong in it alone; wrong kernels are caught; docs/evidence.md has the score.
 """
 
 import dataclasses
+import datetime
 import pathlib
 import re
 import subprocess
 import sys
 
+import build_helpers
 import pytest
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "mutants"
@@ -30,7 +32,7 @@ def _run(*names):
         [sys.executable, str(FOLDER / "run.py"), *names],
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=3 * 3600,
     )
 
 
@@ -123,17 +125,53 @@ def test_unknown_name_is_one_sentence():
     assert "Traceback" not in result.stderr
 
 
+ALL = mutants.load_mutants()
+# Some each day, in turn.
+TODAY = [m.name for m in (ALL + ALL)[datetime.date.today().toordinal() * 4 % len(ALL) :][:4]]
+
+
 @pytest.mark.long
-def test_two_mutants_are_caught_and_the_unchanged_kernels_pass():
-    names = ("epsilon-rounded-to-float", "rest-of-the-mean-dropped")
+@pytest.mark.parametrize(
+    "names",
+    [TODAY, pytest.param([m.name for m in ALL], marks=pytest.mark.release)],
+    ids=["4", "all"],
+)
+def test_mutants_are_caught_and_the_unchanged_kernels_pass(names):
     result = _run(*names)
     assert result.returncode == 0, result.stdout + result.stderr
     for name in names:
         assert re.search(rf"^{name} +\d+  ", result.stdout, re.M)
     assert re.search(r"^\(unchanged\) +\d+  passed", result.stdout, re.M)
-    assert re.search(r"^batch_norm_grad +2 of 2 +0$", result.stdout, re.M)
-    assert "mutants: 2 of 2 caught" in result.stdout
+    caught = sum(m.name in names and not m.survives for m in ALL)
+    assert f"mutants: {caught} of {caught} caught" in result.stdout
     assert "NOT CAUGHT" not in result.stdout
+
+
+class Optimized(mutants.Build):
+    """Billions of elements take minutes without."""
+
+    flags = "-O1 -w"
+
+
+@pytest.fixture(scope="module")
+def optimized(tmp_path_factory):
+    return Optimized(tmp_path_factory.mktemp("mutants") / "tree")
+
+
+@pytest.mark.long
+@pytest.mark.release
+@pytest.mark.parametrize(
+    "mutant", mutants.load_mutants(FOLDER / "index_mutants.toml", key="tests"), ids=lambda m: m.name
+)
+def test_an_index_that_wraps_at_2_to_the_31_is_noticed(mutant, optimized, repo_root):
+    library = optimized.library_of(mutant, whole=True)
+    options = ["-q", "-x", "-m", "", "-p", "no:cacheprovider", "-k", mutant.tests]
+    result = build_helpers.run(
+        [sys.executable, "-m", "pytest", *options, "tests/core/test_large_views.py"],
+        repo_root, TF_BN_OPS_LIBRARY=f"{library}",
+    )  # fmt: skip
+    # A mutant that accesses what it must not may end the process.
+    assert result.returncode < 0 or " failed" in result.stdout.splitlines()[-1], result.stdout
 
 
 def test_survivor_fails_the_run(monkeypatch, tmp_path, capsys):

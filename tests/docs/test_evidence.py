@@ -5,6 +5,7 @@ the promises of the tests; every test file has one.
 from __future__ import annotations
 
 import json
+import pathlib
 
 import pytest
 from build_helpers import tool
@@ -33,6 +34,7 @@ def test_the_page_shows_the_promises_of_the_tests(repo_root):
 
 
 def test_a_change_of_what_is_built_is_another_source(tmp_path, monkeypatch):
+    assert all(map(pathlib.Path.exists, map(evidence.ROOT.joinpath, evidence._INSTALLED)))
     for name in ("cc/core", "tf_bn_ops/lib", "docs"):
         (tmp_path / name).mkdir(parents=True)
     monkeypatch.setattr(evidence, "ROOT", tmp_path)
