@@ -168,9 +168,24 @@ class Driver {
     return {plan_.num_tasks,
             [this](int64_t task) {
               const auto [begin, end] = UnitsOf(task);
-              for (int64_t g = begin; g < end; ++g) BothPasses(g);
+              BothPasses(begin);
+              for (int64_t g = begin + 1; g < end; ++g) {
+                WithWorkspaceOf(begin, g).BothPasses(g);
+              }
             },
             ShareBounds()};
+  }
+
+  // Group g of a task uses the workspace of its first one: it stays in cache.
+  Driver WithWorkspaceOf(int64_t first, int64_t g) const {
+    Driver of = *this;
+    const int64_t channels = (g - first) * plan_.group_channels;
+    of.sums_ -= channels;
+    of.centers_ -= channels;
+    of.coefficients_ =
+        static_cast<char*>(of.coefficients_) -
+        channels * static_cast<int64_t>(SizeOf(ComputeDTypeOf(call_.dtype)));
+    return of;
   }
 
   // Both passes over channel group g.
@@ -345,9 +360,9 @@ class Driver {
   Kernels::Pass apply_, reduce_;
   StorePolicy apply_policy_, reduce_policy_ = StorePolicy::kNone;
   const void* const read_later_;  // See Tile.
-  double* const sums_;            // [blocks][num_sums][channels]
-  double* const centers_;         // [channels]
-  void* const coefficients_;      // [num_coefficients][CoefficientStride]
+  double* sums_;                  // [blocks][num_sums][channels]
+  double* centers_;               // [channels]
+  void* coefficients_;            // [num_coefficients][CoefficientStride]
 };
 
 EarlyBuffer EarlyBufferOf(const FormulaEntry& entry, const Call& call) {

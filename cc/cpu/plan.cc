@@ -198,7 +198,7 @@ class Planner {
   // such group, or too few of them to keep all threads busy.
   void ChooseGroup() {
     Why& why = plan_.schedule_why;
-    if (view_.inner == 1) {
+    if (view_.inner == 1 && view_.outer > kMostWideRows) {
       // Reading a part of every row is slower than reading all rows twice.
       why = {Reason::kChannelsLast};
       return;

@@ -96,6 +96,12 @@ DECISIONS: list[tuple[tuple[int, int, int], dict[str, Any], str]] = [
     ((32, 256, 3136), {"l2_bytes": MIB // 4, "llc_bytes": MIB // 4},
      "schedule=two_passes channel_exceeds_cache"),
     ((100352, 64, 1), {}, "schedule=two_passes channels_last"),
+    # Channels last, a group is a part of each of few rows.
+    *(((rows, 100000, 1), {**formula, "threads": threads},
+       "schedule=channel_groups group_fits_cache, group_channels=1024, second_prefetch=none")
+      for rows in (1, 4, 32) for formula in ({}, ORDER_2, {"formula": "batch_norm_add"})
+      for threads in (1, 4)),
+    ((33, 100000, 1), {}, "schedule=two_passes channels_last"),
     ((32, 64, 196), {"threads": 64}, "schedule=two_passes too_few_channels"),
     ((10000, 4, 9), {"threads": 2}, "schedule=two_passes folded_rows"),
     # The pipeline. A group that fits L2 is packed; one that exceeds it is not copied; groups are as

@@ -166,16 +166,19 @@ struct Gradient {
     if (IsFinite(sums[kDySum])) sums[kDyXmuSum] += shift * sums[kDySum];
   }
 
-  // 1 / sqrt(variance + epsilon) of channel `c`.
+  // 1 / sqrt(variance + epsilon) of channel `c`. What may not be needed is
+  // loaded, too, so that it vectorizes.
   static TFBN_HD double Rstd(const Call& args, int64_t c) {
     const KeptStatistics kept = KeptOf(args);
-    if (IsKept(kept, LoadAsDouble(StatisticsDTypeOf(args), args.mean, c), c)) {
-      return 1.0 / (KeptAt(kept, kDeviationRow, c) +
-                    KeptAt(kept, kDeviationRestRow, c));
-    }
     const double variance =
         LoadAsDouble(StatisticsDTypeOf(args), args.variance, c);
-    return args.variance_is_rstd ? variance : RstdOf(variance, args.epsilon);
+    const double given =
+        args.variance_is_rstd ? variance : RstdOf(variance, args.epsilon);
+    if (kept.rows == nullptr) return given;
+    const double deviation =
+        KeptAt(kept, kDeviationRow, c) + KeptAt(kept, kDeviationRestRow, c);
+    const double mean = LoadAsDouble(StatisticsDTypeOf(args), args.mean, c);
+    return IsKept(kept, mean, c) ? 1.0 / deviation : given;
   }
 
   template <typename C>
