@@ -301,9 +301,13 @@ class Driver {
     const FormulaIndex second = entry_.early.second_pass;
     apply_call_ = &second_call_;
     apply_ = implementation.KernelsOf(second, call_.dtype).Of(PassKind::kApply);
-    apply_policy_ = PolicyOf(EntryOf(second).tensors(second_call_));
+    const Tensors tensors = EntryOf(second).tensors(second_call_);
+    apply_policy_ = PolicyOf(tensors);
     reduce_ = kernels_.Of(PassKind::kReduceStoring);
-    reduce_policy_ = PolicyOf(entry_.early.tensors(call_));
+    // What a result overwrites is to be read from cache before.
+    reduce_policy_ = tensors.out[0] == tensors.in[entry_.early.input]
+                         ? StorePolicy::kTemporal
+                         : PolicyOf(entry_.early.tensors(call_));
   }
   // Of a pass with one output.
   StorePolicy PolicyOf(const Tensors& tensors) const {
@@ -367,10 +371,6 @@ class Driver {
 
 EarlyBuffer EarlyBufferOf(const FormulaEntry& entry, const Call& call) {
   if (!entry.traits.has_early_output) return EarlyBuffer::kOwn;
-  // A product, which the second pass takes unrounded; a mask rounds nothing.
-  if (IsSmooth(call.activation) && IsNarrow(call.dtype)) {
-    return EarlyBuffer::kRounded;
-  }
   const Tensors second =
       EntryOf(entry.early.second_pass).tensors(entry.early.second_call(call));
   for (int i = 0; i < second.inputs; ++i) {
@@ -425,6 +425,7 @@ PlanRequest RequestOf(const FormulaEntry& entry, const Call& call,
   request.has_totals = HasTotals(call);
   if (request.has_totals) request.formula.has_early_output = false;
   request.early_buffer = EarlyBufferOf(entry, call);
+  request.costly_slope = SlopeIsCostly(call.activation);
   request.in_place =
       AllInPlace(entry, request.formula, call, request.early_buffer);
   request.page_offset_alias = HasPageOffsetAlias(tensors);
