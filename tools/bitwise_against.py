@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import tool_flags
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -244,7 +245,7 @@ def build(commit: str) -> pathlib.Path:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = tool_flags.Parser(__doc__)
     parser.add_argument("--ref", help="the commit to compare with")
     parser.add_argument("--library", type=pathlib.Path, help="or an op library that is built")
     parser.add_argument("--cases", type=int, default=500, help="of each combination")

@@ -13,6 +13,8 @@ import re
 import sys
 from collections.abc import Iterator
 
+import tool_flags
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 C_API = "cc/c_api/"
 INCLUDE = re.compile(r'#include "(cc/.+)"')
@@ -22,7 +24,7 @@ LEFT_OUT = re.compile(r"#(?:define|undef) TFBN_CPP|#include <stdint.h>")
 TYPES = re.compile(r"TFBN_CPP\((\w+), (\w+)\)")
 
 
-def plain(header: str) -> str:
+def plain(header: pathlib.Path | str) -> str:
     """The text of a header of the tree with what it includes of the tree, but for headers of the C
     ABI, which lie beside it."""
     lines = []
@@ -59,4 +61,6 @@ def without_cplusplus(lines: list[str]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(plain(sys.argv[1]))
+    parser = tool_flags.Parser(__doc__)
+    parser.add_argument("header", type=pathlib.Path)
+    sys.stdout.write(plain(parser.parse_args().header))

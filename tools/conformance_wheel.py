@@ -14,8 +14,9 @@ import base64
 import hashlib
 import pathlib
 import re
-import sys
 import zipfile
+
+import tool_flags
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DISTRIBUTION = "tf_bn_ops_conformance"
@@ -103,4 +104,6 @@ def write(folder: pathlib.Path) -> pathlib.Path:
 
 
 if __name__ == "__main__":
-    print(write(pathlib.Path(sys.argv[1] if sys.argv[1:] else ROOT / "dist")))
+    parser = tool_flags.Parser(__doc__)
+    parser.add_argument("folder", nargs="?", type=pathlib.Path, default=ROOT / "dist")
+    print(write(parser.parse_args().folder))

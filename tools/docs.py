@@ -24,6 +24,7 @@ import tarfile
 from collections.abc import Callable
 
 import reference
+import tool_flags
 
 ROOT = reference.ROOT  # Its import puts the package on sys.path.
 
@@ -41,7 +42,7 @@ FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 # The order of the menu; what is not named here comes last, by name.
 ORDER = (
     *("index", "dropin", "keras", "faster", "cpp", "synchronized", "own_kernel", "support"),
-    *("troubleshooting", "api", "conformance", "mutants", "findings", "benchmarks"),
+    *("troubleshooting", "api", "conformance", "evidence", "findings", "benchmarks"),
     *("math", "design", "gpu", "adr/README", "contributing", "changelog"),
 )
 
@@ -156,14 +157,17 @@ def menu(pages: list[str]) -> str:
 
 
 def main(argv: list[str]) -> int:
-    folders = [argument for argument in argv if argument != "--mermaid"]
-    folder = pathlib.Path(folders[0] if folders else ROOT / "build" / "docs").resolve()
+    parser = tool_flags.Parser(__doc__)
+    parser.add_argument("folder", nargs="?", type=pathlib.Path, default=ROOT / "build" / "docs")
+    parser.add_argument("--mermaid", action="store_true")
+    flags = parser.parse_args(argv)
+    folder = flags.folder.resolve()
     pages, site = folder / "pages", folder / "site"
     shutil.rmtree(folder, ignore_errors=True)
     pages.mkdir(parents=True)
     written = put_together(pages)
     insert_generated(pages)
-    if "--mermaid" in argv:
+    if flags.mermaid:
         fetch_mermaid()
     bring_mermaid(pages)
     # Beside the original: paths in it are relative.

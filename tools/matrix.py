@@ -17,7 +17,6 @@ Uses the standard library alone.
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import hashlib
 import json
@@ -33,6 +32,7 @@ from collections.abc import Callable
 from typing import Any
 
 import evidence
+import tool_flags
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "versions.json"
@@ -255,7 +255,8 @@ def counts_of(output: str) -> dict[str, int]:
 # Columns of the table in docs/support.md; those in the middle are of tools/supports.py.
 HOOKS = ("fuse", "jit_compile")
 COLUMNS = (
-    "TensorFlow", "Python", "override", *(f"`{hook}`" for hook in HOOKS), "conformance", "tests",
+    "TensorFlow", "Python", "Keras", "override", *(f"`{hook}`" for hook in HOOKS), "conformance",
+    "tests",
 )  # fmt: skip
 
 # What is kept of the output of a step that passed.
@@ -287,7 +288,9 @@ def row(version: str, result: dict[str, Any]) -> list[str]:
         cells[result["failed"]] = "**failed**"
     override = f"{supports['overridden']} kernels" if supports else cells["supports"]
     hooks = [{True: "yes", False: "no"}.get(supports.get(what), "-") for what in HOOKS]
-    return [name, python, override, *hooks, cells["conformance"], cells["test"]]
+    kerases = [supports[name] for name in ("keras", "oldest_keras") if name in supports]
+    keras = " and ".join(kerases) or "-"
+    return [name, python, keras, override, *hooks, cells["conformance"], cells["test"]]
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
@@ -306,28 +309,20 @@ def with_table(page: str, results: dict[str, dict[str, Any]]) -> str:
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="matrix.py", usage=__doc__)
-    parser.add_argument("--versions", default=" ".join(PYTHONS))
+    parser = tool_flags.Parser(__doc__)
+    parser.add_argument(
+        "--versions", type=tool_flags.names("TensorFlow", list(PYTHONS)), default=list(PYTHONS)
+    )
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build" / "matrix")
-    parser.add_argument("--steps", default=" ".join(STEPS))
+    parser.add_argument("--steps", type=tool_flags.names("step", STEPS), default=STEPS)
     parser.add_argument("--every", type=int, default=1)
     arguments = parser.parse_args(argv)
-    versions = arguments.versions.split()
-    unknown = [version for version in versions if version not in PYTHONS]
-    if unknown or not versions:
-        print(f"error: no TensorFlow {', '.join(unknown) or 'named'}: there are "
-              f"{', '.join(PYTHONS)}, as in make matrix VERSIONS=\"2.16 2.21\"",
-              file=sys.stderr)  # fmt: skip
-        return 2
-    if not set(arguments.steps.split()) <= set(STEPS):
-        print(f"error: the steps are {', '.join(STEPS)}", file=sys.stderr)
-        return 2
     files = source_files()
     source, built = digest(files), evidence.source()
     passed = True
-    for version in versions:
+    for version in arguments.versions:
         run = Version(version, arguments.folder.resolve(), source, arguments.every)
-        passed &= run.run(files, arguments.steps.split())
+        passed &= run.run(files, arguments.steps)
         results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
         results[version] = {k: v for k, v in run.result.items() if k != "failure"}
         results[version]["source"] = built  # Of what a user gets; the other one is of tests, too.

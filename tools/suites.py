@@ -11,7 +11,6 @@ keeps the results and writes the table of docs/evidence.md.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import os
 import pathlib
@@ -21,6 +20,7 @@ import tempfile
 from typing import Any
 
 import evidence
+import tool_flags
 
 ROOT = evidence.ROOT
 FOLDERS = (
@@ -157,9 +157,9 @@ def tenth(number: int) -> list[pathlib.Path]:
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="suites.py", usage=__doc__)
+    parser = tool_flags.Parser(__doc__)
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--part", default="1/1")
+    parser.add_argument("--part", type=tool_flags.part, default="1/1")
     parser.add_argument("--limit", type=float, default=LIMIT)
     parser.add_argument("--record", action="store_true")
     arguments = parser.parse_args(argv)
@@ -168,10 +168,8 @@ def main(argv: list[str]) -> int:
         known = suites(pathlib.Path(folder))
         unknown = [name for name in arguments.names if name not in known]
         if unknown:
-            print(f"error: no {unknown[0]}: there are {', '.join(known)}", file=sys.stderr)
-            return 2
-        first, step = map(int, arguments.part.split("/"))
-        for name in (arguments.names or list(known))[first - 1 :: step]:
+            parser.error(f"there is no {unknown[0]}: known are {', '.join(known)}")
+        for name in (arguments.names or list(known))[arguments.part]:
             row = compared(known[name], arguments.limit)
             print(name, {k: v for k, v in row.items() if k != "differ"}, flush=True)
             for each in faults(row):

@@ -238,6 +238,10 @@ def write_bazel(path):
 
 def main(arguments):
     command = arguments[0] if arguments else ""
+    if {"key": 2, "config": 2, "bazel": 2, "folder": 1, "dist": 1}.get(command) != len(arguments):
+        usage = "tf_env.py key BUILD_DIR | config FILE | bazel FILE | folder | dist"
+        print("error: usage: " + usage, file=sys.stderr)
+        return 2
     try:
         if command == "key":
             key, identity = environment()
@@ -249,17 +253,13 @@ def main(arguments):
             write_bazel(arguments[1])
         elif command == "folder":
             print(tensorflow_folder())
-        elif command == "dist":
+        else:
             folder = tensorflow_folder()
             found = distribution(folder)
             if found is None:
                 raise Problem("TensorFlow in %s was not installed as a package" % folder)
             check_version(found[1])
             print(found[0], found[1])
-        else:
-            raise Problem(
-                "usage: tf_env.py key BUILD_DIR | config FILE | bazel FILE | folder | dist"
-            )
     except Problem as problem:
         if command == "key":
             print("error: %s" % problem)

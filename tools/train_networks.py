@@ -13,7 +13,6 @@ Keras under TF_BN_OPS=1, and Keras after `replace_batch_norm`. tests/distances.p
 
 from __future__ import annotations
 
-import argparse
 import collections
 import json
 import os
@@ -32,6 +31,7 @@ import backbones
 import distances
 import evidence
 import numpy as np
+import tool_flags
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Below, the last maps have one pixel, and Keras' own rounding is as large as its gradients.
@@ -232,9 +232,11 @@ def table(rows: evidence.Rows) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = tool_flags.Parser(__doc__)
     parser.add_argument("names", nargs="*", help="networks; all if there are none")
-    parser.add_argument("--part", default="1/1", help="K/N: the K-th of every N networks")
+    parser.add_argument(
+        "--part", type=tool_flags.part, default="1/1", help="K/N: the K-th of every N networks"
+    )
     parser.add_argument("--record", action="store_true", help="keep results, write the table")
     parser.add_argument("--side", choices=SIDES, help="of a child")
     parser.add_argument("--folder", type=pathlib.Path)
@@ -242,9 +244,8 @@ def main() -> int:
     if arguments.side:
         print(json.dumps(side(arguments.side, arguments.names[0], arguments.folder)))
         return 0
-    first, step = map(int, arguments.part.split("/"))
     failed = 0
-    for name in (arguments.names or names())[first - 1 :: step]:
+    for name in (arguments.names or names())[arguments.part]:
         try:
             row = compared(name)
             wrong = faults(row)

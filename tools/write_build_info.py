@@ -12,11 +12,20 @@ import re
 import sys
 
 import tf_env
+import tool_flags
+
+NEEDED = ("version", "tensorflow_version", "tensorflow_distribution", "compiler", "cxxflags")
+NEEDED += ("isa_builds", "xla")
 
 
 def main(arguments):
-    output = arguments[0]
-    given = dict(argument.split("=", 1) for argument in arguments[1:])
+    parser = tool_flags.Parser(__doc__)
+    parser.add_argument("output")
+    parser.add_argument("given", nargs="+", metavar="key=value")
+    flags = parser.parse_args(arguments)
+    given = dict(word.partition("=")[::2] for word in flags.given)
+    if missing := sorted(set(NEEDED) - set(given)):
+        parser.error(f"no value is given for {', '.join(missing)}")
     abi = re.search(r"_GLIBCXX_USE_CXX11_ABI=(\d)", given["cxxflags"])
     archs = given.get("cuda_archs", "").split()
     info = {
@@ -35,7 +44,7 @@ def main(arguments):
         if archs
         else None,
     }
-    with open(output, "w", encoding="utf-8") as file:
+    with open(flags.output, "w", encoding="utf-8") as file:
         json.dump(info, file, indent=2)
         file.write("\n")
 

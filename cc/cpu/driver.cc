@@ -413,8 +413,8 @@ bool HasPageOffsetAlias(const Tensors& tensors) {
   return false;
 }
 
-PlanRequest RequestOf(const FormulaEntry& entry, const Call& call,
-                      int threads) {
+PlanRequest RequestOf(const FormulaEntry& entry, const Kernels& kernels,
+                      const Call& call, int threads) {
   PlanRequest request;
   request.view = call.view;
   request.dtype = call.dtype;
@@ -423,6 +423,7 @@ PlanRequest RequestOf(const FormulaEntry& entry, const Call& call,
   const Tensors tensors = entry.tensors(call);
   if (tensors.out[0] == nullptr) request.formula.outputs = 0;
   request.has_totals = HasTotals(call);
+  request.has_pipeline = kernels.pipeline != nullptr;
   if (request.has_totals) request.formula.has_early_output = false;
   request.early_buffer = EarlyBufferOf(entry, call);
   request.costly_slope = SlopeIsCostly(call.activation);
@@ -439,7 +440,9 @@ void Compute(const Call& call, const Implementation& implementation,
              Executor& executor, void* workspace) {
   const FormulaIndex formula = FormulaOf(call);
   const FormulaEntry& entry = EntryOf(formula);
-  const PlanRequest request = RequestOf(entry, call, executor.NumThreads());
+  const PlanRequest request =
+      RequestOf(entry, implementation.KernelsOf(formula, call.dtype), call,
+                executor.NumThreads());
   const Plan plan = MakePlan(request);
   using Clock = std::chrono::steady_clock;
   const bool verbose = VerboseEnabled();

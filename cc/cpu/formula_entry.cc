@@ -450,12 +450,13 @@ const FormulaEntry& EntryOf(FormulaIndex formula) {
   return Entries()[static_cast<int>(formula)];
 }
 
-const FormulaEntry* FindFormula(const std::string& name) {
-  const FormulaEntry* const end = Entries() + kNumFormulas;
-  const FormulaEntry* const found = std::find_if(
-      Entries(), end,
-      [&](const FormulaEntry& entry) { return name == entry.traits.name; });
-  return found == end ? nullptr : found;
+int FindFormula(const std::string& name) {
+  const FormulaEntry* const all = Entries();
+  return static_cast<int>(std::find_if(all, all + kNumFormulas,
+                                       [&](const FormulaEntry& entry) {
+                                         return name == entry.traits.name;
+                                       }) -
+                          all);
 }
 
 }  // namespace tf_bn_ops

@@ -153,6 +153,10 @@ class Planner {
     const int64_t bytes = TensorBytes();
     const int64_t l2s = request_.caches.l2_bytes * threads_;
     Why& why = plan_.pipeline_why;
+    if (!request_.has_pipeline) {
+      why = {Reason::kNoPipelineKernel};
+      return;
+    }
     if (bytes <= l2s) {
       why = {Reason::kFitsL2s, bytes, l2s};
       return;
@@ -350,9 +354,7 @@ class Planner {
     }
     const bool is_product = request_.formula.outputs == 1;
     Reason& reason = plan_.early_output_why.reason;
-    if (plan_.pipeline != Pipeline::kNone) {
-      reason = Reason::kPipelinedOutputs;
-    } else if (request_.early_buffer == EarlyBuffer::kOverwrites) {
+    if (request_.early_buffer == EarlyBuffer::kOverwrites) {
       reason = Reason::kOverwritesInput;
     } else if (request_.formula.is_smooth && IsNarrow(request_.dtype)) {
       reason = Reason::kRoundedOutput;

@@ -55,7 +55,8 @@ struct PlanRequest {
   DType dtype = DType::kFloat32;
   FormulaTraits formula = {};
   bool is_training = true;
-  bool has_totals = false;  // The sums are given: the second pass alone.
+  bool has_totals = false;    // The sums are given: the second pass alone.
+  bool has_pipeline = false;  // There is a kernel of it (Kernels).
   // Each output is the buffer of an input of the pass that stores it.
   bool in_place = false;
   EarlyBuffer early_buffer = EarlyBuffer::kOwn;

@@ -81,6 +81,9 @@ namespace tf_bn_ops {
     "rows are not segments of one channel, so that the sums and coefficients " \
     "of both groups would not fit L1")                                         \
   X(kOneGroup, "one_group", "there is no group to read meanwhile")             \
+  X(kNoPipelineKernel, "no_pipeline_kernel",                                   \
+    "the build has one for float32, half and bfloat16 alone, of the forward "  \
+    "op and of the gradient, also behind ReLU, without a side input")          \
   /* Threads. */                                                               \
   X(kAllOffered, "all_offered", "every thread that the executor offers")       \
   X(kOneOffered, "one_offered", "the executor offers one")                     \
@@ -131,8 +134,6 @@ namespace tf_bn_ops {
   X(kGroupInCache, "group_in_cache",                                           \
     "the second pass finds a group's inputs in cache, where this output "      \
     "would not be")                                                            \
-  X(kPipelinedOutputs, "pipelined_outputs",                                    \
-    "a pipeline reads memory once: all outputs are stored at a time")          \
   /* Prefetch. */                                                              \
   X(kWholeRows, "whole_rows",                                                  \
     "memory is read in the order of addresses: a fixed distance ahead")        \

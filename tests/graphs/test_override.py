@@ -1,5 +1,8 @@
 """enable(kernels=True): what it replaces, in which execution modes.
 
+Promised: placeholder outputs have shape [0]; functions that have run take the kernels at their next
+call; `enable` says what it replaced, and what is not possible in a sentence, and does the rest.
+
 Every case runs in a process of its own: it cannot be undone.
 """
 

@@ -1,5 +1,9 @@
 """Inference: right in optimized graphs, foldable by converters, and exported without this library.
 
+Promised: exports become TFLite and ONNX with the same results; frozen norms behind every
+convolution and before every activation are right in optimized graphs; a signature that was traced
+in training is refused by the layer's name.
+
 The reference is Keras' model of the same weights.
 """
 

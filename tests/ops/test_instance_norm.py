@@ -1,4 +1,8 @@
-"""tf_bn_ops.instance_norm: the formula and its gradients in every layout, type and mode."""
+"""tf_bn_ops.instance_norm: the formula and its gradients in every layout, type and mode.
+
+Promised: instance norm and its gradients are those of the formula; channels first nothing is
+copied; static dimensions stay known; an empty batch is one.
+"""
 
 from __future__ import annotations
 

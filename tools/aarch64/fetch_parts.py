@@ -26,6 +26,10 @@ import subprocess
 import sys
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPOSITORY / "tools"))
+
+import tool_flags  # noqa: E402
+
 EMULATOR = "qemu-aarch64-static"
 COMPILER = "aarch64-linux-gnu-g++"
 # Program of this machine -> the package that has it.
@@ -197,10 +201,9 @@ def get_patchelf(folder: pathlib.Path) -> None:
 
 
 def main() -> int:
-    if len(sys.argv) != 2:
-        print("usage: fetch_parts.py FOLDER", file=sys.stderr)
-        return 2
-    folder = pathlib.Path(sys.argv[1]).resolve()
+    parser = tool_flags.Parser(__doc__)
+    parser.add_argument("folder", type=pathlib.Path)
+    folder = parser.parse_args().folder.resolve()
     try:
         if os.uname().machine == "aarch64":
             raise FetchError("this is an aarch64: make without ARCH builds for it")

@@ -20,6 +20,8 @@ from collections.abc import Sequence
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
+import tool_flags  # noqa: E402
+
 from bench import against, libraries, networks, report, results, rounds, rows, sweep  # noqa: E402
 from bench.bench_worker import Worker, WorkerError  # noqa: E402
 from bench.libraries import CANDIDATE, ENTRIES, MEMORY_BANDWIDTH  # noqa: E402
@@ -46,8 +48,7 @@ _QUICK = {
 
 
 def _flags(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("bench", description=__doc__, allow_abbrev=False)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = tool_flags.Parser(__doc__)
     parser.add_argument("--shapes", help="channels last, as 32x56x56x64,8x20x20x32")
     for name, known in _CHOICES.items():
         parser.add_argument(f"--{name}", help=f"some of {', '.join(known)}")

@@ -21,8 +21,10 @@ import numpy as np
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
+import tool_flags  # noqa: E402
+
 from bench import networks  # noqa: E402
-from bench.report import Table, _time  # noqa: E402
+from bench.report import Table, time_text  # noqa: E402
 from bench.results import percentiles  # noqa: E402
 
 _BATCHES = (1, 16)
@@ -52,13 +54,13 @@ def main(names: Sequence[str]) -> None:
 
     headings = ["network", "images", "folded", "with batch norm", "without", "with / without"]
     table = Table("Inference of a network", [*headings, "10-90%"], 2)
-    for name in names or networks.NETWORKS:
+    for name in names:
         model = networks.build(name, _SIDE)
         report, folded = fold_report(model), fold_batch_norm(model)
         share = f"{len(report.done)} of {len(report.done) + len(report.kept)}"
         for batch in _BATCHES:
             turns = measured((model, folded), batch)
-            times = (_time(1e3 * ms) for ms in np.median(turns, axis=0))
+            times = (time_text(1e3 * ms) for ms in np.median(turns, axis=0))
             low, median, high = percentiles(turns[:, 0] / turns[:, 1])
             cells = f"{median:.2f}", f"{low:.2f} {high:.2f}"
             table.rows.append([name, str(batch), share, *times, *cells])
@@ -66,4 +68,7 @@ def main(names: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = tool_flags.Parser(__doc__)
+    choices = list(networks.NETWORKS)
+    parser.add_argument("names", nargs="*", metavar="network", choices=choices, default=choices)
+    main(parser.parse_args().names)

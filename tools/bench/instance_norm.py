@@ -20,7 +20,9 @@ import numpy as np
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
-from bench.report import Table, _time  # noqa: E402
+import tool_flags  # noqa: E402
+
+from bench.report import Table, time_text  # noqa: E402
 from bench.results import percentiles  # noqa: E402
 
 _SHAPES = ("8x64x56x56", "8x32x112x112", "16x128x8x8")  # Channels first.
@@ -67,11 +69,12 @@ def main() -> None:
                     calls[i](x, x)
                     turn[i] = 1e6 * (time.perf_counter() - begin)
             low, median, high = percentiles(turns[:, 0] / turns[:, 1])
-            times = (_time(us) for us in np.median(turns, axis=0))
+            times = (time_text(us) for us in np.median(turns, axis=0))
             cells = f"{median:.1f}", f"{low:.1f} {high:.1f}"
             table.rows.append(["x".join(map(str, size)), data_format, *times, *cells])
     print(table.markdown())
 
 
 if __name__ == "__main__":
+    tool_flags.Parser(__doc__).parse_args()
     main()

@@ -11,6 +11,10 @@ import cc_sources
 import python_sources
 from op_words import ROOT, filled
 
+sys.path.insert(0, str(ROOT / "tools"))
+
+import tool_flags
+
 FILES = {
     "cc/client/include/tf_bn_ops/generated/op_classes.h": cc_sources.classes,
     "cc/core/generated/layout.h": cc_sources.layout_header,
@@ -25,9 +29,12 @@ FILES = {
 
 
 if __name__ == "__main__":
+    parser = tool_flags.Parser(__doc__)
+    parser.add_argument("--check", action="store_true")
+    is_check = parser.parse_args().check
     texts = {ROOT / name: filled(write()) for name, write in FILES.items()}
     stale = [p for p, text in texts.items() if not p.exists() or p.read_text("utf-8") != text]
-    if stale and sys.argv[1:] == ["--check"]:
+    if stale and is_check:
         names = ", ".join(str(path.relative_to(ROOT)) for path in stale)
         sys.exit(f"error: not what tf_bn_ops/spec/ops.py says, run make format: {names}")
     for path in stale:

@@ -9,7 +9,6 @@ mask, each of which has to be caught.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import itertools
 import pathlib
@@ -23,6 +22,7 @@ import cuda_device
 import device_calls
 import emulated_device
 import numpy as np
+import tool_flags
 from device_calls import VIEWS
 from device_problems import CALLS, dtypes_of
 from simulated_device import LOCK_STEP, ORDERS, SimulatedDevice
@@ -191,7 +191,7 @@ def missed_faults(
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = tool_flags.Parser(__doc__)
     parser.add_argument("--sim", type=pathlib.Path, required=True, help="folder of libcudasim.so")
     parser.add_argument("--library", type=pathlib.Path, required=True, help="linked with it")
     parser.add_argument("--ptx", type=pathlib.Path, required=True, help="of its kernels")

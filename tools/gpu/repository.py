@@ -1,7 +1,7 @@
-"""Importing this makes the package of this checkout importable, installed or not."""
+"""Importing this makes the package of this checkout and tools/ importable, installed or not."""
 
 import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]

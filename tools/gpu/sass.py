@@ -11,7 +11,6 @@ Without it, or without nvcc, the command prints why it is skipped and succeeds.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import concurrent.futures
 import dataclasses
@@ -24,7 +23,11 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from repository import ROOT  # First: what follows is found by it.
+
+# isort: split
+import tool_flags
+
 ARCHS = ("75", "80", "86", "89", "90")
 # kMinVectorsAhead of cc/gpu/device_pass.h.
 LEAST_LOADS = 4
@@ -266,7 +269,7 @@ def table(kernels: Sequence[Kernel]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = tool_flags.Parser(__doc__)
     parser.add_argument("--archs", nargs="+", default=ARCHS, help="as 80 90")
     parser.add_argument("--nvcc", default=os.environ.get("NVCC", "nvcc"))
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build" / "sass")

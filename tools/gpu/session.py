@@ -12,7 +12,6 @@ on the host emulator. Exit status 0: every step that could run passed.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import itertools
 import json
@@ -28,6 +27,7 @@ import cuda_device
 import device_calls
 import emulated_device
 import numpy as np
+import tool_flags
 
 from tf_bn_ops.spec import DTYPES, layouts
 
@@ -141,7 +141,7 @@ def measure(device: Any, torch: Any, batch: int, shapes: list[tuple[int, int]]) 
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = tool_flags.Parser(__doc__)
     parser.add_argument("--emulated", action="store_true", help="measure nothing, on the emulator")
     parser.add_argument("--log", default="build/gpu-session", help="folder of logs and rows.json")
     flags = parser.parse_args(arguments)

@@ -11,7 +11,6 @@ a TensorFlow it prints why it is skipped and succeeds. --probe: only that, with 
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
 import itertools
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import repository  # noqa: F401
+import tool_flags
 
 from tf_bn_ops import spec
 from tf_bn_ops.harness.problems import Inputs
@@ -156,7 +156,7 @@ def judge_case(
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = tool_flags.Parser(__doc__)
     parser.add_argument("--probe", action="store_true", help="only say whether there is a GPU")
     parser.add_argument("--emulated", action="store_true", help="try the script on the CPU")
     parser.add_argument("--cases", type=int, default=CASES, help="how many")

@@ -7,7 +7,6 @@ skipped and succeeds; --emulated runs all of it on the host emulator instead.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import device_calls
 import device_problems
 import emulated_device
 import numpy as np
+import tool_flags
 from device_calls import VIEWS, run, run_bits
 
 from tf_bn_ops.conformance.models.gather_stats import random_parts
@@ -262,7 +262,7 @@ def run_all(device: Device, emulator: EmulatedDevice) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = tool_flags.Parser(__doc__)
     parser.add_argument("--library", help="libtf_bn_ops_core.so, built with CUDA")
     parser.add_argument(
         "--emulated", action="store_true", help="run on the host emulator instead of a GPU"

@@ -2,7 +2,7 @@
 
 usage: python tools/release/check.py [--versions="2.20 2.21"] [--steps="build metadata ..."]
                                      [--environments=build/matrix] [--folder=build/release]
-                                     [--borrow_tensorflow] [--twice="2.16 2.21"]
+                                     [--borrow-tensorflow] [--twice="2.16 2.21"]
 
 The steps, each by itself and in this order:
   build         the wheel for all versions, the sdist, and the harness's wheel, into dist/
@@ -15,10 +15,10 @@ The steps, each by itself and in this order:
                 `doctor`, quick tests, 200 conformance cases
   sbom          a CycloneDX bill of materials of the wheel and what it requires, and SHA256SUMS
   docs          the site; MkDocs checks every link in it
-  tests         those of the release tier: all levels of optimization, device mutants,
-                Bazel, the report in a browser
+  tests         those of the release tier (CONTRIBUTING.md); PyTorch and ONNX Runtime are judged
+                where requirements/bench.txt and dev.txt are installed
 
---borrow_tensorflow takes TensorFlow and what the tests need from ENVIRONMENTS/VERSION/venv instead
+--borrow-tensorflow takes TensorFlow and what the tests need from ENVIRONMENTS/VERSION/venv instead
 of the network. Logs are in FOLDER. Exit status: 0 all passed, 1 some did not, 2 wrong usage.
 """
 
@@ -38,7 +38,7 @@ from typing import Any
 
 import contents
 import wheels
-from wheels import matrix
+from wheels import matrix, tool_flags
 
 ROOT = wheels.ROOT
 # Tests of what differs between environments, in less than a minute.
@@ -63,12 +63,12 @@ class Rehearsal:
     """What the steps share: where things are, and how commands run."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self.versions: list[str] = arguments.versions.split()
+        self.versions: list[str] = arguments.versions
         self.environments: pathlib.Path = arguments.environments.resolve()
         self.folder: pathlib.Path = arguments.folder.resolve()
         self.borrow: bool = arguments.borrow_tensorflow
         ends = dict.fromkeys((self.versions[0], self.versions[-1]))
-        self.twice: list[str] = (arguments.twice or " ".join(ends)).split()
+        self.twice: list[str] = arguments.twice or list(ends)
         self.dist = ROOT / "dist"
         self.folder.mkdir(parents=True, exist_ok=True)
 
@@ -256,7 +256,10 @@ def docs(rehearsal: Rehearsal) -> str:
 
 def tests(rehearsal: Rehearsal) -> str:
     command = [sys.executable, "-m", "pytest", "-q", "-m", "release", "tests"]
-    return f"{matrix.counts_of(rehearsal.run('tests', command))['passed']} tests passed"
+    counts = matrix.counts_of(rehearsal.run("tests", command))
+    return "{passed} tests passed, {skipped} skipped for want of what tests.log names".format(
+        **counts
+    )
 
 
 STEPS: dict[str, Callable[[Rehearsal], str]] = {
@@ -265,29 +268,24 @@ STEPS: dict[str, Callable[[Rehearsal], str]] = {
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="check.py", usage=__doc__)
-    parser.add_argument("--versions", default=" ".join(matrix.PYTHONS))
-    parser.add_argument("--steps", default=" ".join(STEPS))
+    parser = tool_flags.Parser(__doc__)
+    versions = tool_flags.names("TensorFlow", list(matrix.PYTHONS))
+    parser.add_argument("--versions", type=versions, default=list(matrix.PYTHONS))
+    parser.add_argument("--steps", type=tool_flags.names("step", list(STEPS)), default=list(STEPS))
     parser.add_argument("--environments", type=pathlib.Path, default=ROOT / "build" / "matrix")
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build" / "release")
-    parser.add_argument("--borrow_tensorflow", action="store_true")
-    parser.add_argument("--twice", default="")
-    return parser.parse_args(argv)
+    parser.add_argument("--borrow-tensorflow", action="store_true")
+    parser.add_argument("--twice", type=versions, default=[])
+    flags = parser.parse_args(argv)
+    if not set(flags.twice) <= set(flags.versions):
+        parser.error("--twice is of --versions")
+    return flags
 
 
 def main(argv: list[str]) -> int:
     arguments = parse(argv)
-    versions = arguments.versions.split()
-    unknown = [step for step in arguments.steps.split() if step not in STEPS]
-    unknown += [version for version in versions if version not in matrix.PYTHONS]
-    unknown += [version for version in arguments.twice.split() if version not in versions]
-    if unknown or not versions:
-        print(f"error: there is no {', '.join(unknown) or 'version'}: the steps are "
-              f"{', '.join(STEPS)}, the versions {', '.join(matrix.PYTHONS)}",
-              file=sys.stderr)  # fmt: skip
-        return 2
     rehearsal, passed = Rehearsal(arguments), True
-    for name in arguments.steps.split():
+    for name in arguments.steps:
         begin = time.monotonic()
         try:
             said = STEPS[name](rehearsal)

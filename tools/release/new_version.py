@@ -10,13 +10,16 @@ Exit status: 0 done, 2 refused.
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import pathlib
 import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import tool_flags  # noqa: E402
+
 VERSION_FILE = "tf_bn_ops/_version.py"
 CHANGELOG = "CHANGELOG.md"
 # PEP 440 without what a release of this project has no use for: epochs, post releases, local parts.
@@ -74,7 +77,7 @@ def release(root: pathlib.Path, version: str, date: str) -> list[str]:
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="new_version.py", usage=__doc__)
+    parser = tool_flags.Parser(__doc__)
     parser.add_argument("version")
     parser.add_argument("--date", default=f"{datetime.date.today()}")
     arguments = parser.parse_args(argv)

@@ -1,7 +1,7 @@
 """Builds the wheel of a release: one for all versions of TensorFlow.
 
 usage: python tools/release/wheels.py [--versions="2.20 2.21"] [--environments=build/matrix]
-                                      [--dist=dist] [--build_dir=build] [--python=PYTHON]
+                                      [--dist=dist] [--build-dir=build] [--python=PYTHON]
                                       [--platform=linux_aarch64] [--make="ARCH=aarch64"]
                                       [--others=STAGE]
 
@@ -35,6 +35,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
 import matrix  # noqa: E402
+import tool_flags  # noqa: E402
 
 CORE = "libtf_bn_ops_core.so"
 # Of PyPI's limits none is near; this one is so that pip installs it in seconds.
@@ -128,11 +129,15 @@ def pack(stage: pathlib.Path, dist: pathlib.Path, python: str, platform: str) ->
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="wheels.py", usage=__doc__)
-    parser.add_argument("--versions", default=" ".join(matrix.PYTHONS))
+    parser = tool_flags.Parser(__doc__)
+    parser.add_argument(
+        "--versions",
+        type=tool_flags.names("TensorFlow", list(matrix.PYTHONS)),
+        default=list(matrix.PYTHONS),
+    )
     parser.add_argument("--environments", type=pathlib.Path, default=ROOT / "build" / "matrix")
     parser.add_argument("--dist", type=pathlib.Path, default=ROOT / "dist")
-    parser.add_argument("--build_dir", default=str(ROOT / "build"))
+    parser.add_argument("--build-dir", default=str(ROOT / "build"))
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--platform", default="")
     parser.add_argument("--make", default="")
@@ -142,16 +147,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 def main(argv: list[str]) -> int:
     arguments = parse(argv)
-    versions = arguments.versions.split()
-    unknown = [version for version in versions if version not in matrix.PYTHONS]
-    if unknown or not versions:
-        print(f"error: no TensorFlow {', '.join(unknown) or 'named'}: there are "
-              f"{', '.join(matrix.PYTHONS)}", file=sys.stderr)  # fmt: skip
-        return 2
     stage = pathlib.Path(arguments.build_dir).resolve() / "release" / "stage"
     shutil.rmtree(stage, ignore_errors=True)
     try:
-        for version in versions:
+        for version in arguments.versions:
             python = python_of(version, arguments.environments.resolve())
             built = stage.parent / "built"
             build(python, built, arguments.build_dir, shlex.split(arguments.make))

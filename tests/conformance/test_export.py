@@ -209,15 +209,16 @@ def test_wrong_usage_is_one_sentence(folders, tmp_path, capsys):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("count", [200, pytest.param(2000, marks=pytest.mark.release)])
 @pytest.mark.parametrize("system", ["torch", "onnxruntime"])
-def test_systems_that_are_not_tensorflow_are_judged(system, tmp_path):
+def test_systems_that_are_not_tensorflow_are_judged(system, count, tmp_path):
     """PyTorch and ONNX Runtime are careful float32 kernels; an error of a thousandth is found.
 
     Promise: Systems other than TensorFlow are judged on exported vectors.
     """
     if importlib.util.find_spec(system) is None:
-        pytest.skip(f"needs {system}")
-    flags = ("--ops=FusedBatchNormV3,FusedBatchNormGradV3", "--dtypes=float32", "--cases=200")
+        pytest.skip(f"needs {system} (requirements/bench.txt or dev.txt)")
+    flags = ("--ops=FusedBatchNormV3,FusedBatchNormGradV3", "--dtypes=float32", f"--cases={count}")
     assert _export(tmp_path / "cases", *flags) == 0
     results = tmp_path / "results"
     answer = [sys.executable, HERE / "other_systems.py", system, tmp_path / "cases", results]

@@ -1,5 +1,9 @@
 """The verdict of any formula: right answers pass, every fault is caught, what counts as evidence
 fails wrong-on-purpose answers. Then structure, bounds, divergences, and what is special to one.
+
+Promised: right kernels pass and every fault is caught, for each formula; cases that count as
+evidence fail the answers that are wrong on purpose; most cases are evidence, for every output; a
+divergence that is not listed fails, and so does an entry that no case shows.
 """
 
 import dataclasses
