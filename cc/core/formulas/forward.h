@@ -70,7 +70,7 @@ static TFBN_HD ForwardCoefficients<C> ForwardCoefficientsOf(
 // training with a factor of 1. kSmooth: with a smooth activation.
 template <bool kAdd, bool kSmooth>
 struct BatchNormFormulaOf {
-  using Finisher = BatchNormFormulaOf<false, false>;
+  using Finisher = BatchNormFormulaOf<false, kSmooth>;
   static constexpr FormulaKind kKind = FormulaKind::kForward;
   static constexpr bool kMasks = false, kIsSmooth = kSmooth;
   enum Input : int {
@@ -158,10 +158,11 @@ struct BatchNormFormulaOf {
     k[kMeanRest] = forward.mean_rest;
     k[kScaleRstd] = forward.scale_rstd;
     k[kOffset] = static_cast<C>(LoadAsDouble(args.stat_dtype, args.offset, c));
-    k[kLower] = static_cast<C>(IsSmooth(args.activation)
-                                   ? static_cast<int>(args.activation)
-                                   : LowerBound(args.activation));
+    k[kLower] = static_cast<C>(LowerBound(args.activation));
     k[kUpper] = static_cast<C>(UpperBound(args.activation));
+    if constexpr (kSmooth) {
+      k[kActivation] = static_cast<C>(static_cast<int>(args.activation));
+    }
   }
 
   static TFBN_HD void StoreSums(const Call& args, int64_t c, double center,
