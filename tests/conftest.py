@@ -53,3 +53,20 @@ def other_build(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> path
     monkeypatch.setenv(_loader.LIBRARY_VARIABLE, str(folder))
     _loader._installation.cache_clear()
     return folder
+
+
+@pytest.fixture(scope="session")
+def library() -> pathlib.Path:
+    """Ops and a device of another library."""
+    from build_helpers import build_op_library
+
+    return build_op_library(pathlib.Path(__file__).resolve().parent / "conformance" / "vendor.cc")
+
+
+@pytest.fixture(autouse=True)
+def _silent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Conformance runs say nothing on stderr of how far they are, however slow the machine is."""
+    if request.path.parent.name == "conformance":
+        from tf_bn_ops.conformance.reports import terminal
+
+        monkeypatch.setattr(terminal, "HEARTBEAT", 3600.0)

@@ -8,7 +8,7 @@ import zipfile
 import pytest
 from build_helpers import build_op_library, installed, run, tool
 
-THIRD_PARTY = pathlib.Path(__file__).resolve().parents[1] / "conformance" / "third_party"
+THIRD_PARTY = pathlib.Path(__file__).resolve().parents[1] / "conformance"
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 wrong kernels are caught, survivors are said with the reason, and a page has the score.
 
 Promised: every edit of a mutant fits the sources; each output of each formula has a mutant that is
-wrong in it alone; wrong kernels are caught; docs/mutants.md has the score.
+wrong in it alone; wrong kernels are caught; docs/evidence.md has the score.
 """
 
 import dataclasses
@@ -81,9 +81,15 @@ def test_score_counts_by_formula_and_says_why_mutants_survive():
     assert "survives: same: a | b_c; speed alone" in text
 
 
-def test_page_keeps_what_it_says_of_mutants_that_did_not_run():
-    outcomes = [_outcome(), _outcome("same", "", "speed alone", output="")]
-    assert list(score.of_page(score.as_page(outcomes)).values()) == outcomes
+def test_what_is_recorded_of_mutants_that_did_not_run_stays(monkeypatch, tmp_path):
+    monkeypatch.setattr(score, "FILE", tmp_path / "mutants.json")
+    monkeypatch.setattr(score.evidence, "PAGE", tmp_path / "page.md")
+    score.evidence.PAGE.write_text("<!-- mutants: here -->\n<!-- end of mutants -->\n")
+    first, second = (m.name for m in mutants.load_mutants()[:2])
+    mutants.record([_outcome(first), _outcome(second, "", "speed alone", output="")])
+    mutants.record([_outcome(second)])
+    assert list(score.recorded().values()) == [_outcome(first), _outcome(second)]
+    assert "| `batch_norm` | 2 of 2 | 0 | y |" in score.evidence.PAGE.read_text()
 
 
 def test_mutant_of_one_output_is_caught_by_that_output_alone():
@@ -94,18 +100,16 @@ def test_mutant_of_one_output_is_caught_by_that_output_alone():
     assert mutants.outcome_of(mutant, mutants.Verdict(7, other)).caught_by == ""
 
 
-def test_page_of_the_docs_is_that_of_all_mutants():
-    file = mutants.ROOT / "docs" / "mutants.md"
-    if not file.exists():
-        pytest.skip("not written yet: make mutants ARGS=--markdown=docs/mutants.md")
-    page = file.read_text(encoding="utf-8")
-    said = score.of_page(page)
+def test_the_page_shows_what_was_recorded_of_all_mutants():
+    said = score.recorded()
     want = {
         m.name: (m.what, score.formula_of(m.op), m.output, m.survives)
         for m in mutants.load_mutants()
     }
     assert {o.name: (o.what, o.formula, o.output, o.reason) for o in said.values()} == want
-    assert page == score.as_page(list(said.values()))
+    page = score.evidence.PAGE.read_text("utf-8")
+    table = score.as_table(list(said.values()))
+    assert score.evidence.with_table(page, "mutants", table) == page
 
 
 def test_edit_that_does_not_fit_is_said():

@@ -292,13 +292,10 @@ def test_pages_name_the_oldest_and_the_newest_tensorflow():
 
 
 def test_the_picture_of_the_readme_is_small_and_whole():
+    """What it shows: test_the_readme_shows_a_run_that_finds_a_wrong_op."""
     text = (ROOT / "docs" / "conformance.svg").read_text("utf-8")
-    picture = xml.etree.ElementTree.fromstring(text)
-    lines = ["".join(line.itertext()) for line in picture.iter("{http://www.w3.org/2000/svg}text")]
-    assert lines[0].startswith("$ ") and any("conformance passed" in line for line in lines)
+    xml.etree.ElementTree.fromstring(text)
     assert len(text) < 15_000 and "href" not in text
-    remedy = "make conformance | python tools/report_picture.py docs/conformance.svg"
-    assert remedy in (ROOT / "tools" / "report_picture.py").read_text("utf-8")
 
 
 @pytest.mark.long

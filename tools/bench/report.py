@@ -295,7 +295,7 @@ _SITE_ALONE = ("layer_relu", "layer_add_relu")
 
 
 def _wrapped(text: str) -> str:
-    return textwrap.fill(text, 100, break_on_hyphens=False)
+    return textwrap.fill(text, 120, break_on_hyphens=False)
 
 
 def _headline(run: Run) -> str:
@@ -306,7 +306,7 @@ def _headline(run: Run) -> str:
         f"The largest, the median and the smallest gain of {number} networks, and the smallest in "
         f"smaller images; float32, medians; {where}."
     )
-    return f"{headline_table(run).markdown()}\n\n{caption}"
+    return f"{headline_table(run).markdown()}\n\n{_wrapped(caption)}"
 
 
 def _overviews(run: Run) -> str:
@@ -325,9 +325,11 @@ def _overviews(run: Run) -> str:
     if side := max((m.side for m in run.networks), default=0):
         largest = dataclasses.replace(run, networks=[m for m in run.networks if m.side == side])
         parts += [
-            f"A training step of whole networks on {processor(run.machine)}: with Keras' batch "
-            "norm, with this library's, fused with the activations behind it, and with none of "
-            "them:",
+            _wrapped(
+                f"A training step of whole networks on {processor(run.machine)}: with Keras' batch "
+                "norm, with this library's, fused with the activations behind it, and with none of "
+                "them:"
+            ),
             network_table(largest, True).markdown(),
         ]
         if (kept := kept_table(largest)).rows:

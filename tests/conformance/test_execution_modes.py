@@ -26,7 +26,7 @@ from tf_bn_ops.conformance.models import bounds
 from tf_bn_ops.conformance.reports import record, terminal
 from tf_bn_ops.conformance.verdict import judge
 
-TESTS = pathlib.Path(__file__).resolve().parents[1]
+TESTS = pathlib.Path(__file__).resolve().parent
 BUILTIN = tf.raw_ops.FusedBatchNormGradV2
 TEXTBOOK = bounds.PROFILES["textbook"]
 TEXT = "FusedBatchNormGradV2,{},NHWC,3x4x5x7,training,normal,given,eps=0.1,{},seed=1"

@@ -4,7 +4,7 @@ Promised: kernels that keep state, share members, or leave elements unwritten ar
 single call of them is right.
 
 Each is proved by kernels that are right when they are called once: those of
-third_party/vendor.cc, each with one fault that a single call does not show.
+vendor.cc, each with one fault that a single call does not show.
 """
 
 import ctypes
