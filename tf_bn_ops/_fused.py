@@ -156,7 +156,9 @@ def fused_batch_norm(
     # stays next to what is behind, for this library's optimizer.
     in_convolution = False
     if not attrs.is_training and not is_wide and not tf.executing_eagerly():
-        in_convolution = not record.could_possibly_record() and _is_of_convolution(x, attrs)
+        is_recorded = record.could_possibly_record()
+        vectors = (scale, offset, mean, variance)
+        in_convolution = not is_recorded and _is_of_convolution(x, attrs, vectors)
         if not in_convolution:
             x, mean = tf.raw_ops.IdentityN(input=[x, mean])
     inputs = _recording.captured(x, scale, offset, mean, variance)
@@ -233,10 +235,10 @@ def _of_rank(x: Any, data_format: str) -> Any:
     return x
 
 
-def _is_of_convolution(x: Any, attrs: _Attrs) -> bool:
+def _is_of_convolution(x: Any, attrs: _Attrs, vectors: Sequence[Any]) -> bool:
     """Whether `x` is the result of a convolution that TensorFlow has a kernel for together with a
     norm, but for some activations behind it. Its remapper fuses others: in other data formats, of
-    groups and of 16 bits."""
+    groups and of 16 bits. The kernel reads beyond vectors that are shorter than the channels."""
     import tensorflow as tf
 
     op = getattr(x, "op", None)
@@ -248,6 +250,8 @@ def _is_of_convolution(x: Any, attrs: _Attrs) -> bool:
         and attrs.data_format == op.get_attr("data_format").decode() == "NHWC"
         and kernel.shape[2] is not None
         and images.shape[3] == kernel.shape[2]
+        and kernel.shape[3] is not None
+        and all(vector.shape == [kernel.shape[3]] for vector in vectors)
     )
 
 
