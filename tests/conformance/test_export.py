@@ -209,7 +209,7 @@ def test_wrong_usage_is_one_sentence(folders, tmp_path, capsys):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("count", [200, pytest.param(2000, marks=pytest.mark.release)])
+@pytest.mark.parametrize("count", [200, pytest.param(800, marks=pytest.mark.release)])
 @pytest.mark.parametrize("system", ["torch", "onnxruntime"])
 def test_systems_that_are_not_tensorflow_are_judged(system, count, tmp_path):
     """PyTorch and ONNX Runtime are careful float32 kernels; an error of a thousandth is found.

@@ -314,7 +314,7 @@ def _overviews(run: Run) -> str:
     faster."""
     shapes = {m.row.shape for m in run.of_section(GRADIENT) if m.row.channels_last}
     caption = (
-        f"Median over {len(shapes)} layer shapes of the peer's time over that of tf_bn_ops, "
+        f"Median over {len(shapes)} layer shapes of the peer's time over tf_bn_ops', "
         f"{CALLS[GRADIENT].title}: above 1 tf_bn_ops is faster; -: the peer refuses. "
         f"{', '.join(_where(run))}."
     )
