@@ -58,7 +58,7 @@ class Kernel(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Enabled:
-    """What a call of `enable` has replaced, or an earlier one of what it was asked for.
+    """What is on of all that a call of `enable` asked for, by this call or an earlier one.
 
     Attributes:
       kernels: TensorFlow's kernels that this library's run in the place of, by op and type.

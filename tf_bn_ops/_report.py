@@ -105,9 +105,9 @@ class Report:
     Attributes:
       pid: the process.
       since, seconds: when recording began, by `time.time()`, and for how long it has gone on.
-      calls: of this library's kernels, those that took most time first.
-      fused: by the graph optimizer, or by `rewrite.fuse`.
-      stayed: with TensorFlow or Keras.
+      calls: calls of this library's kernels, the longest first.
+      fused: places that the graph optimizer or `rewrite.fuse` has fused.
+      stayed: what stayed with TensorFlow or Keras, and why.
       notes: what the numbers leave out, in sentences.
     """
 

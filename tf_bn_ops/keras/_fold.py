@@ -46,7 +46,7 @@ def fold_batch_norm(model: Any, verify: Any = None) -> Any:
     a dense layer becomes part of its weights, and so does one in front of such a layer that pads
     nothing. Weights are computed in float64 and rounded once. All other layers are copies, so that
     the models share no weight, and `model` is as it was. The result is a functional model of
-    Keras' layers: it is saved, exported and converted as any.
+    Keras' layers: it is saved, exported and converted like any model.
 
     What is not folded stays in the new model. It is logged by name with the reason (logger
     "tf_bn_ops"), and `fold_report` returns it.

@@ -80,11 +80,10 @@ def to_builtin(graph: Any, output: str | os.PathLike[str] | None = None) -> Any:
     FusedBatchNormEx and FusedBatchNormGradEx have no twins that run on a CPU. They become
     FusedBatchNormV3, AddV2 and Relu or Relu6, ReluGrad or Relu6Grad and FusedBatchNormGradV3, as
     far as they have a side input and an activation; where the running variance is the biased one,
-    as Keras', arithmetic takes Bessel's correction out of that of FusedBatchNormV3.
+    as Keras', arithmetic takes Bessel's correction out of FusedBatchNormV3's.
 
     A frozen op of TensorFlow leaves the statistics that it saves for the gradient unwritten, where
-    this library's saves those that it was given: who reads them, as the gradient does, reads what
-    the op was given then.
+    this library's saves the given ones: what reads them, such as the gradient, is given these.
 
     The result needs no tf_bn_ops to load. Arguments, result and errors are those of `to_shim`.
 
