@@ -72,7 +72,7 @@ def fused_batch_norm(
     replica. Replicas exchange 2 * C + 1 float64 numbers forward and 2 * C backward, each in one
     collective of the strategy. Results are bitwise identical on every run, the running statistics
     on every replica. The gradients by `scale` and `offset` are those of the replica's own samples,
-    as those of all other variables: the strategy sums or averages them.
+    as for all other variables: the strategy sums or averages them.
 
     The gradients take in what TensorFlow's leave out: in training `batch_mean` and
     `batch_variance` are differentiated with respect to `x`, `mean` and `variance`; if frozen, y is

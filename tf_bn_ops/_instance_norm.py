@@ -31,7 +31,7 @@ def instance_norm(
     is known to be of one sample.
 
     Results are right at any mean, bitwise reproducible, and can be differentiated any number of
-    times, as those of `fused_batch_norm`.
+    times, as the results of `fused_batch_norm`.
 
     Args:
       x: half, bfloat16, float32 or float64, of the rank of `data_format`.

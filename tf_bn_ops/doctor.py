@@ -161,7 +161,7 @@ def _tensorflow(here: _loader.Installation, found: Probe) -> Finding:
     facts = found.tensorflow
     folder = pathlib.Path(facts["folder"])
     owner = "not installed by pip"
-    # The child's path is this process's: an owner of another copy would be that of none.
+    # The child's path is this process's: an owner of another copy would own none.
     if here.tensorflow and here.tensorflow.folder.resolve() == folder.resolve():
         owner = here.tensorflow.owner or owner
     return Finding("TensorFlow", OK, f"{facts['version']} ({owner}) in {folder}")

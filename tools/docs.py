@@ -166,6 +166,7 @@ def main(argv: list[str]) -> int:
     shutil.rmtree(folder, ignore_errors=True)
     pages.mkdir(parents=True)
     written = put_together(pages)
+    shutil.copy(ROOT / "docs" / "site.css", pages)
     insert_generated(pages)
     if flags.mermaid:
         fetch_mermaid()

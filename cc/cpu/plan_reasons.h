@@ -126,6 +126,11 @@ namespace tf_bn_ops {
     "it is the buffer of an input that the second pass reads")                 \
   X(kRoundedOutput, "rounded_output",                                          \
     "the second pass computes from it what is rounded once")                   \
+  X(kCheapSlope, "cheap_slope",                                                \
+    "the derivative takes less time than to store and load a product")         \
+  X(kProductExceedsLlc, "product_exceeds_llc",                                 \
+    "inputs and outputs have {found} bytes, more than the {limit} bytes of "   \
+    "LLC: what both passes compute is cheaper than memory")                    \
   X(kGroupInCache, "group_in_cache",                                           \
     "the second pass finds a group's inputs in cache, where this output "      \
     "would not be")                                                            \

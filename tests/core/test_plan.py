@@ -42,6 +42,7 @@ MIB = 1 << 20
 T = 3 * 4 * 32 * 64 * 3136  # Bytes of the three tensors of a float32 gradient on (32, 64, 3136).
 ADDED = {"formula": WITH_SIDE_INPUT}
 ORDER_2 = {"formula": SECOND}
+SMOOTH = {"formula": "batch_norm_grad_smooth"}
 FROZEN = {"is_training": False}
 
 # (view, request, what the plan says: FIELD=VALUE REASON, ...; either may be left out)
@@ -96,6 +97,12 @@ DECISIONS: list[tuple[tuple[int, int, int], dict[str, Any], str]] = [
     ((32, 256, 3136), {"l2_bytes": MIB // 4, "llc_bytes": MIB // 4},
      "schedule=two_passes channel_exceeds_cache"),
     ((100352, 64, 1), {}, "schedule=two_passes channels_last"),
+    # Channels last, a group is a part of each of few rows.
+    *(((rows, 100000, 1), {**formula, "threads": threads},
+       "schedule=channel_groups group_fits_cache, group_channels=1024, second_prefetch=none")
+      for rows in (1, 4, 32) for formula in ({}, ORDER_2, {"formula": "batch_norm_add"})
+      for threads in (1, 4)),
+    ((33, 100000, 1), {}, "schedule=two_passes channels_last"),
     ((32, 64, 196), {"threads": 64}, "schedule=two_passes too_few_channels"),
     ((10000, 4, 9), {"threads": 2}, "schedule=two_passes folded_rows"),
     # The pipeline. A group that fits L2 is packed; one that exceeds it is not copied; groups are as
@@ -148,6 +155,16 @@ DECISIONS: list[tuple[tuple[int, int, int], dict[str, Any], str]] = [
      "schedule=channel_groups, pipeline=none, store=non_temporal, early_output=no group_in_cache"),
     ((32, 256, 3136), {**ADDED, "l2_bytes": 2 * MIB},
      "schedule=channel_groups, early_output=no group_in_cache"),
+    # A product in the buffer of x_backprop, while the three tensors fit the LLC; of 16-bit types it
+    # would be rounded.
+    *((view, {**SMOOTH, "in_place": in_place, "llc_bytes": LLC + more},
+       f"schedule={schedule}, early_output={said}")
+      for in_place in (True, False)
+      for view, schedule in (((LLC // (3 * 4 * 64), 64, 1), "two_passes"),
+                             ((LLC // (3 * 4 * 64 * 256), 64, 256), "channel_groups"))
+      for more, said in ((0, "yes second_pass_reads_it"), (-MIB, "no product_exceeds_llc"))),
+    ((1000, 64, 1), {**SMOOTH, "dtype": "half"}, "early_output=no rounded_output"),
+    ((1000, 64, 1), {**SMOOTH, **FROZEN}, "early_output=no not_applicable"),
     ((100352, 64, 1), {}, "early_output=no not_applicable"),
     ((100352, 64, 1), ORDER_2, "early_output=no not_applicable"),
     ((100352, 64, 1), {**ADDED, **FROZEN}, "early_output=no not_applicable"),

@@ -89,6 +89,7 @@ def test_every_block_has_a_language_and_its_exceptions_a_reason(page):
             assert run_by is None or (ROOT / run_by[1]).is_file(), block.remark
     # An indented command is a block without a check.
     rest = FENCE.sub("", page.read_text("utf-8"))
+    assert not re.findall(r"^ *#[^ #].*", rest, re.M), "a heading, where a line was wrapped"
     assert not re.findall(rf"^ {{4,}}(?:{'|'.join(map(re.escape, COMMANDS))})\S* .*", rest, re.M)
 
 

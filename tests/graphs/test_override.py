@@ -245,4 +245,5 @@ def test_what_is_not_possible_is_a_sentence_and_the_rest_is_done(monkeypatch, ca
     (sentence,) = enabled.refusals
     assert f"the kernels of TensorFlow {tf.__version__} cannot be replaced" in sentence
     assert (enabled.kernels, enabled.keras, enabled.fuse) == ((), True, False)
+    assert str(enabled) == f"Keras layers\n{sentence}"
     assert sentence in caplog.text

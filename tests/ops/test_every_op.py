@@ -486,8 +486,9 @@ def test_compiled(op, how, times, monkeypatch):
     monkeypatch.setenv("TF_BN_OPS_XLA", how)
     count = 2 if times == 1 else len(combinations(op))
     cases = drawn(op, count, 12, "xla" if how else "eager+xla")
-    # Of a variance of infinity XLA's operations make something else behind an activation.
-    assert_all_pass(case for case in cases if not (how and case.kind == "odd_statistics"))
+    # A y in float64 may be an ulp off that of the kernels, which decides at an activation's bound.
+    is_left_out = lambda c: how and c.kind == "odd_statistics" and c.dtype == "float64"  # noqa: E731
+    assert_all_pass(case for case in cases if not is_left_out(case))
 
 
 # ---- tf.vectorized_map ---------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class Behind(NamedTuple):
         )
 
     def of(self, y: Any) -> Any:
-        """By Keras' ops, of the result of the normalization."""
+        """Computes it by Keras' ops from the result of the normalization."""
         if self.side_input is not None:
             y = keras.ops.add(y, keras.ops.cast(self.side_input, y.dtype))
         return activated(keras.ops, self.activation, y)

@@ -1,6 +1,6 @@
 """Moving statistics of given weights: exact ones, of all samples of a data set.
 
-After weights were averaged, swapped, rounded or copied, the moving statistics are those of other
+After weights were averaged, swapped, rounded or copied, the moving statistics belong to other
 weights. PyTorch's name for what is here is `torch.optim.swa_utils.update_bn`.
 """
 
@@ -194,7 +194,7 @@ class UpdateBatchNorm(keras.callbacks.Callback):
 
 
 class _Measured:
-    """A layer whose moments are those of `moments`, which sums up what it is called with."""
+    """A layer whose moments are computed by `moments`, which sums up what it is called with."""
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
@@ -210,7 +210,7 @@ class _Measured:
         )
 
     def moments(self, inputs: Any, mask: Any) -> Any:
-        """In the place of the layer's `_moments`, which Keras', this library's and switched layers
+        """Replaces the layer's `_moments`, which Keras', this library's and switched layers
         call with what they normalise, since they are fused with Keras' own alone."""
         weights, axis = weights_of(mask), self.layer.axis % inputs.shape.rank
         if weights is not None and axis != inputs.shape.rank - 1:
