@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-import os
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -121,7 +120,8 @@ def enable(*, kernels: bool = True, keras: bool = True, fuse: bool = True) -> En
       optimizes graphs, is a sentence in `refusals` and a warning of the logger "tf_bn_ops".
 
     Raises:
-      LibraryError: (an ImportError) a library is missing, or does not fit this TensorFlow.
+      LibraryError: (an ImportError) a library is missing, does not fit this TensorFlow, or has not
+        the instruction set that TF_BN_OPS_CPU_ISA names.
     """
     enabled = put_in_place(kernels, keras, fuse)
     say(enabled)
@@ -149,8 +149,17 @@ def put_in_place(kernels: bool, keras: bool, fuse: bool) -> Enabled:
         fuse=tried(fuse, _enable_fusion),
         refusals=tuple(refusals),
     )
+    if enabled.kernels or enabled.keras or enabled.fuse:
+        _selected()  # Refused here, and not by the first training step.
     _report.record()
     return enabled
+
+
+def _selected() -> str | None:
+    """The instruction set that ops run on."""
+    from tf_bn_ops.harness import c_abi
+
+    return c_abi.selected()
 
 
 def say(enabled: Enabled, is_last: bool = True) -> str:
@@ -164,11 +173,8 @@ def say(enabled: Enabled, is_last: bool = True) -> str:
         return ""
     import tensorflow as tf
 
-    from tf_bn_ops.harness import c_abi
-
-    isa = os.environ.get(c_abi.ISA_VARIABLE) or c_abi.fastest()
-    version = _loader.installation().version
-    line = f"tf_bn_ops {version} on TensorFlow {tf.__version__} ({isa}): {', '.join(parts)}"
+    version, on = _loader.installation().version, f"TensorFlow {tf.__version__}"
+    line = f"tf_bn_ops {version} on {on} ({_selected()}): {', '.join(parts)}"
     if line == _said:
         return ""
     _said = line

@@ -279,6 +279,15 @@ def test_what_turns_out_to_be_impossible_ends_the_program(tmp_path):
     assert start(tmp_path, *COMMAND, "--only=kernels,fuse", "script.py").returncode == 0
 
 
+def test_an_instruction_set_that_there_is_not_ends_the_program(tmp_path):
+    """At the import, and not at the first step, in TensorFlow's words."""
+    code = "import tensorflow; print('went on')"
+    told = start(tmp_path, *COMMAND, "-c", code, TF_BN_OPS_CPU_ISA="mmx")
+    assert (told.returncode, told.stdout) == (2, "")
+    sentence = "tf_bn_ops run: TF_BN_OPS_CPU_ISA=mmx names no instruction set that can run here: "
+    assert told.stderr.splitlines()[-1].startswith(f"{sentence}unset it, or name one of ")
+
+
 TESTS = STATE.partition("if __name__")[0] + "import pytest\n" + (
     "@pytest.mark.parametrize('i', range(2))\n"
     "def test_state(i):\n    open(f'state{i}', 'w').write(state())\n"

@@ -10,6 +10,7 @@ import ctypes
 import dataclasses
 import functools
 import json
+import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -129,6 +130,22 @@ def supported_implementations() -> list[str]:
 def fastest() -> str | None:
     """The one that the ops use on this processor unless ISA_VARIABLE names another."""
     return next(iter(supported_implementations()), None)
+
+
+def selected() -> str | None:
+    """The one that the ops use: the fastest, or the one that ISA_VARIABLE names.
+
+    Raises:
+      LibraryError: it names none that can run, and no op can.
+    """
+    usable = supported_implementations()
+    name = os.environ.get(ISA_VARIABLE) or next(iter(usable), None)
+    if name is not None and name not in usable:
+        raise _loader.LibraryError(
+            f"{ISA_VARIABLE}={name} names no instruction set that can run here: unset it, or name "
+            f"one of {', '.join(usable)}"
+        )
+    return name
 
 
 def last_level_cache() -> int:
