@@ -423,7 +423,8 @@ lint-python: $(PYTHON_READY)
 
 lint-types: $(PYTHON_READY)
 	$(Q)$(call need,mypy)
-	$(Q)'$(PYTHON)' -m mypy tf_bn_ops
+	$(Q)'$(PYTHON)' -m mypy --check-untyped-defs --disallow-untyped-defs tf_bn_ops tools
+	$(Q)'$(PYTHON)' -m mypy --disable-error-code=annotation-unchecked tests
 
 lint-cxx: $(PYTHON_READY)
 	$(Q)$(call need,clang_format,clang-format)

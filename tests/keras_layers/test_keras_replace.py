@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from typing import Any
 
 import forked
 import keras
@@ -23,7 +24,7 @@ from tf_bn_ops.keras import (
     restore_batch_norm,
 )
 
-KERAS_LAYER = keras.layers.BatchNormalization
+KERAS_LAYER: Any = keras.layers.BatchNormalization
 
 
 def norms(model) -> list:
