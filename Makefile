@@ -445,6 +445,7 @@ CLANG_FORMAT = '$(PYTHON)' -c 'from clang_format import clang_format; clang_form
 
 lint-python: $(PYTHON_READY)
 	$(Q)'$(PYTHON)' tools/generate_ops/generate_ops.py --check
+	$(Q)'$(PYTHON)' tools/promises.py --check
 	$(Q)$(call need,ruff)
 	$(Q)'$(PYTHON)' -m ruff check $(PYTHON_SOURCES)
 	$(Q)'$(PYTHON)' -m ruff format --check $(PYTHON_SOURCES)
@@ -464,6 +465,7 @@ format: $(PYTHON_READY)  ## Reformat Python and C++ sources in place
 	$(Q)$(call need,ruff)
 	$(Q)$(call need,clang_format,clang-format)
 	$(Q)'$(PYTHON)' tools/generate_ops/generate_ops.py
+	$(Q)'$(PYTHON)' tools/promises.py
 	$(Q)'$(PYTHON)' -m ruff check --fix $(PYTHON_SOURCES)
 	$(Q)'$(PYTHON)' -m ruff format $(PYTHON_SOURCES)
 	$(Q)$(CLANG_FORMAT) -i $(CXX_SOURCES)

@@ -83,9 +83,10 @@ def distances(got: Mapping[str, Sequence[Any]], want: Mapping[str, Sequence[Any]
 
 
 def ratios(ours: Mapping[str, float], keras: Sequence[Mapping[str, float]], unit: float) -> dict:
-    """How many times as far as Keras'; a distance below the unit roundoff counts as one."""
+    """How many times as far as Keras'; a distance below the unit roundoff counts as one, and of
+    what is beyond float32 in Keras too, as where training diverges, nothing is asked."""
     own = {k: max(unit, *(run[k] for run in keras)) for k in KINDS}
-    return {k: float(f"{ours[k] / own[k]:.3g}") for k in KINDS}
+    return {k: float(f"{ours[k] / own[k]:.3g}") if own[k] < math.inf else 0.0 for k in KINDS}
 
 
 def runs(

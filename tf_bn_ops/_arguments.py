@@ -15,7 +15,7 @@ def split_epsilon(epsilon: Any, function: str) -> tuple[float, list[float]]:
     """`epsilon` as a float32 number and at most two more, which add up to it unless one of them
     is subnormal (float64 has 53 bits, three floats hold 72)."""
     value = checked_epsilon(epsilon, function)
-    with np.errstate(over="ignore"):  # Beyond float32 it is an infinity, as that of an attr float.
+    with np.errstate(over="ignore"):  # Beyond float32 it is an infinity, as in an attr float.
         parts = [float(np.float32(value))]
         for _ in range(2):
             rest = value - sum(parts)

@@ -72,6 +72,17 @@ class Enabled:
     fuse: bool = False
     refusals: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        """A line of what is on, and one for each refusal."""
+        return "\n".join([", ".join(self._parts()) or "nothing is replaced", *self.refusals])
+
+    def _parts(self) -> list[str]:
+        return [
+            *([f"{len(self.kernels)} kernels"] if self.kernels else []),
+            *(["Keras layers"] if self.keras else []),
+            *(["fusion"] if self.fuse else []),
+        ]
+
 
 class Refusal(Exception):
     """What cannot be replaced here, and what to do, in one sentence."""
@@ -148,11 +159,7 @@ def say(enabled: Enabled, is_last: bool = True) -> str:
     global _said
     for refusal in enabled.refusals:
         log_refusal(refusal)
-    parts = [
-        *([f"{len(enabled.kernels)} kernels"] if enabled.kernels else []),
-        *(["Keras layers"] if enabled.keras else []),
-        *(["fusion"] if enabled.fuse else []),
-    ]
+    parts = enabled._parts()
     if not parts or not is_last:
         return ""
     import tensorflow as tf

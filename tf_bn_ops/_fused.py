@@ -72,7 +72,7 @@ def fused_batch_norm(
     replica. Replicas exchange 2 * C + 1 float64 numbers forward and 2 * C backward, each in one
     collective of the strategy. Results are bitwise identical on every run, the running statistics
     on every replica. The gradients by `scale` and `offset` are those of the replica's own samples,
-    as those of all other variables: the strategy sums or averages them.
+    as for all other variables: the strategy sums or averages them.
 
     The gradients take in what TensorFlow's leave out: in training `batch_mean` and
     `batch_variance` are differentiated with respect to `x`, `mean` and `variance`; if frozen, y is
@@ -156,7 +156,9 @@ def fused_batch_norm(
     # stays next to what is behind, for this library's optimizer.
     in_convolution = False
     if not attrs.is_training and not is_wide and not tf.executing_eagerly():
-        in_convolution = not record.could_possibly_record() and _is_of_convolution(x, attrs)
+        is_recorded = record.could_possibly_record()
+        vectors = (scale, offset, mean, variance)
+        in_convolution = not is_recorded and _is_of_convolution(x, attrs, vectors)
         if not in_convolution:
             x, mean = tf.raw_ops.IdentityN(input=[x, mean])
     inputs = _recording.captured(x, scale, offset, mean, variance)
@@ -233,10 +235,10 @@ def _of_rank(x: Any, data_format: str) -> Any:
     return x
 
 
-def _is_of_convolution(x: Any, attrs: _Attrs) -> bool:
+def _is_of_convolution(x: Any, attrs: _Attrs, vectors: Sequence[Any]) -> bool:
     """Whether `x` is the result of a convolution that TensorFlow has a kernel for together with a
     norm, but for some activations behind it. Its remapper fuses others: in other data formats, of
-    groups and of 16 bits."""
+    groups and of 16 bits. The kernel reads beyond vectors that are shorter than the channels."""
     import tensorflow as tf
 
     op = getattr(x, "op", None)
@@ -248,6 +250,8 @@ def _is_of_convolution(x: Any, attrs: _Attrs) -> bool:
         and attrs.data_format == op.get_attr("data_format").decode() == "NHWC"
         and kernel.shape[2] is not None
         and images.shape[3] == kernel.shape[2]
+        and kernel.shape[3] is not None
+        and all(vector.shape == [kernel.shape[3]] for vector in vectors)
     )
 
 

@@ -63,7 +63,7 @@ def _attrs(op: Any) -> dict[str, Any]:
 
 
 def _of_forward(name: str, op: Any, y_backprop: Any, *_: Any) -> list[Any]:
-    """By the op of this `name`, which takes the reserve spaces that the forward op returns."""
+    """The gradient is the op `name`, which takes the reserve spaces that the forward op returns."""
     result = getattr(ops, name)(y_backprop, *op.inputs[:2], *op.outputs[3:], **_attrs(op))
     return _padded(result[:3], op)
 
@@ -111,13 +111,13 @@ def _before_activation(inputs: Any, side_inputs: Any, attrs: dict[str, Any]) -> 
 
 
 def _of_grad(op: Any, *grad: Any) -> list[Any]:
-    """None by the reserve spaces."""
+    """No gradients by the reserve spaces."""
     return _padded(_second_order((*grad[:3], *op.inputs[:5]), **_attrs(op)), op)
 
 
 def _of_grad_ex(op: Any, *grad: Any) -> list[Any]:
-    """None by reserve spaces, offset and y. The mask is constant almost everywhere, so this is the
-    gradient of the plain op between two masks."""
+    """No gradients by reserve spaces, offset and y. The mask is constant almost everywhere, so this
+    is the gradient of the plain op between two masks."""
     y_backprop, *others = op.inputs[:5]
     (activation,) = attributes(op, "activation_mode").values()
     if ACTIVATIONS[activation].is_smooth:
@@ -153,7 +153,7 @@ def _of_grad_smooth(activation: str, op: Any, *grad: Any) -> list[Any]:
 
 
 def _of_training_backprop(op: Any, *grad: Any) -> list[Any]:
-    """None by beta, mean and variance."""
+    """Gradients of BatchNormTrainingBackprop, none by beta, mean and variance."""
     x, gamma, _, mean, variance, delta = op.inputs
     delta_grad, x_grad, gamma_grad = _second_order(
         (*grad, delta, x, gamma, mean, variance),
@@ -266,7 +266,7 @@ def _composed(
 
 
 def _of_grad_grad(op: Any, *grad: Any) -> list[Any]:
-    """None by the reserve spaces."""
+    """No gradients by the reserve spaces."""
     attrs = _attrs(op)
     attrs["epsilon"] = sum(op.get_attr("epsilon_rest"), attrs["epsilon"])
     statistics = op.inputs[6:8]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tf_bn_ops import _fused
+from tf_bn_ops._arguments import checked_epsilon
 from tf_bn_ops.spec import DATA_FORMATS, DataFormat
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def instance_norm(
     is known to be of one sample.
 
     Results are right at any mean, bitwise reproducible, and can be differentiated any number of
-    times, as those of `fused_batch_norm`.
+    times, as the results of `fused_batch_norm`.
 
     Args:
       x: half, bfloat16, float32 or float64, of the rank of `data_format`.
@@ -50,8 +51,9 @@ def instance_norm(
     """
     import tensorflow as tf
 
+    epsilon = checked_epsilon(epsilon, "instance_norm")
     layout = data_format.decode() if isinstance(data_format, bytes) else data_format
-    if layout not in DATA_FORMATS:
+    if layout not in [*DATA_FORMATS]:  # A list, which takes any type.
         raise ValueError(f"data_format is {data_format!r}, it must be one of {[*DATA_FORMATS]}")
     rank, channels_last = DATA_FORMATS[layout]
     x = _fused._of_rank(_fused._tensor(x), layout)

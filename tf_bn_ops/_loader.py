@@ -185,7 +185,7 @@ class Installation:
         return "newer" if _number(version) > _number(newest) else "yes"
 
     def check_cxx11_abi(self, version: str, flag: int) -> None:
-        """Refuses libraries whose std::string is another than that of this TensorFlow."""
+        """Refuses libraries whose std::string is another than this TensorFlow's."""
         built_with = self.build.get("cxx11_abi")
         if built_with is not None and int(built_with) != int(flag):
             raise LibraryError(
@@ -238,8 +238,8 @@ def _imported_version() -> str:
 
 
 def _find_tensorflow(imported_version: str) -> TensorFlow | None:
-    """By the distribution that owns the package (tensorflow, tensorflow-cpu, one of a vendor), or
-    by the module that has been imported; without importing it."""
+    """Looks for the distribution that owns the package (tensorflow, tensorflow-cpu, a vendor's), or
+    the module that has been imported; without importing it."""
     try:
         spec = importlib.util.find_spec("tensorflow")
     except ValueError:  # A stand-in without a spec.
@@ -262,7 +262,7 @@ def _find_tensorflow(imported_version: str) -> TensorFlow | None:
 
 
 def _version_by_import() -> str:
-    """For a TensorFlow that no installer has put there."""
+    """The version of a TensorFlow that no installer has put there."""
     try:
         import tensorflow as tf
     except ImportError:

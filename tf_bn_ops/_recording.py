@@ -31,7 +31,7 @@ def attach(
 
     Args:
       gradient: function of the gradients of `outputs`, which returns those of `inputs`.
-      inputs: in a graph those of the operation, all of them.
+      inputs: in a graph all inputs of the operation.
       outputs: the first outputs of one operation; the others have no gradient.
     """
     import tensorflow as tf

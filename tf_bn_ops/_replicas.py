@@ -14,7 +14,7 @@ from typing import Any
 
 from tf_bn_ops import _recording
 
-# TensorFlow's group keys count up from 1; those of gradients are larger by multiples of this.
+# TensorFlow's group keys count up from 1; keys of gradients are larger by multiples of this.
 _GROUPS = 1 << 16
 
 
@@ -170,7 +170,7 @@ def _in_branches(value: Any) -> Any:
         graphs.insert(0, graphs[0].outer_graph)
     if len(graphs) == 1:
         return value
-    # Those of gradients of tf.cond know the graph that they differentiate.
+    # Graphs of gradients of tf.cond know the graph that they differentiate.
     if hasattr(getattr(graphs[-1], "_forward_graph", None), "_forward_graph"):
         refuse_derivative()
     for graph in graphs:

@@ -399,7 +399,7 @@ def start(target: str) -> None:
 
 
 def _end_with_multiprocessing() -> None:
-    """For its children, which end without what atexit has."""
+    """Has its children, which end without what atexit has, write their report."""
     util: Any = sys.modules.get("multiprocessing.util")
     if _target and util is not None:
         util.register_after_fork(_end, lambda end: util.Finalize(None, end, exitpriority=0))
@@ -451,7 +451,7 @@ def _say(text: str) -> None:
 
 
 def _write(found: Report) -> None:
-    """To the file; or, where another process has it, to one beside it with this one's number."""
+    """Writes to the file; or, where another process has it, to one with this process' number."""
     from tf_bn_ops import _command
 
     path = pathlib.Path(_target)

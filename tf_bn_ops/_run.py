@@ -225,7 +225,7 @@ def _as_module(name: str, alter_argv: bool) -> None:
 
 
 def _new_main(**given: Any) -> types.ModuleType:
-    """With these variables, as far as the one of this command has them in this Python."""
+    """A new __main__ with these variables, as far as this command's has them in this Python."""
     given |= {"__builtins__": sys.modules["builtins"], "__annotations__": {}}
     main = types.ModuleType("__main__")
     main.__dict__.update((n, v) for n, v in given.items() if n in vars(sys.modules["__main__"]))

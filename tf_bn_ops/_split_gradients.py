@@ -72,7 +72,7 @@ def _of_stats(op: Any, _: Any, d_mean: Any, d_m2: Any) -> Any:
 
 
 def _of_gather_stats(op: Any, d_count: Any, d_mean: Any, d_m2: Any) -> list[Any]:
-    """That of the sums over parts w that the op computes: count = sum n_w,
+    """The gradient of the sums over parts w that the op computes: count = sum n_w,
     mean = sum n_w mean_w / count, m2 = sum m2_w + n_w (mean_w - mean)^2."""
     counts, means, _ = op.inputs
     count, mean, _ = op.outputs

@@ -23,7 +23,7 @@ ops: Any = bindings
 
 
 class Statistics(NamedTuple):
-    """Of all replicas: the number of elements per channel, mean and biased variance; float64.
+    """What all replicas have together: elements per channel, mean and biased variance in float64.
 
     Without an element anywhere, mean and variance are 0.
     """
@@ -124,7 +124,7 @@ def normalize(
         y = ops.batch_norm_elemt(*vectors, side_input=side_inputs, name=name, **attrs)
 
     def gradient(y_backprop: Any) -> Sequence[Any]:
-        """By all inputs; None by mean and variance, whose part is in x_backprop."""
+        """Gradients by all inputs; None by mean and variance, whose part is in x_backprop."""
         import tensorflow as tf
 
         # The mask of the activation follows from x alone, unless something was added to it.

@@ -14,7 +14,7 @@ from tf_bn_ops.spec.ops import BATCH_NORM, BATCH_NORM_ADD
 
 # Role of what holds rows of [C] in one vector.
 _COEFFICIENTS = "forward_coefficients"
-# Keys of collectives count up from 100; those of iterations that are merged are far from them.
+# Keys of collectives count up from 100; keys of merged iterations are far from them.
 _KEY_OFFSET = 1 << 28
 
 
@@ -141,7 +141,7 @@ def _rows(tensor: Any, of: Any) -> Any:
 
 
 def _gather_stats(pfor_input: Any) -> list[Any]:
-    """By TensorFlow's ops: the op takes one count of a part for all channels."""
+    """Composed of TensorFlow's ops: the op takes one count of a part for all channels."""
     pfor_input.stack_inputs()
     counts, means, m2s = (pfor_input.stacked_input(i) for i in range(3))
     n = counts[..., tf.newaxis]

@@ -69,7 +69,7 @@ class Probe:
 
 # Each step prints a line as soon as it is known, so that a death tells how far it came.
 _PROBE = """
-import json, os, sys
+import json, os, re, sys
 sys.path[:] = json.loads(sys.argv[1])
 def say(**what): print("doctor:" + json.dumps(what), flush=True)
 def one_line(error): return f"{type(error).__name__}: {' '.join(str(error).split())}"
@@ -94,8 +94,11 @@ try:
     wrong = not all(np.array_equal(f, e) for f, e in zip(found, expected))
     say(load_error="the op computes wrong values" if wrong else None)
 except BaseException as error:
-    refused = type(error).__name__ == "LibraryError"  # Says itself what to do.
-    say(refusal=str(error)) if refused else say(load_error=one_line(error))
+    kind = type(error).__name__
+    if kind in ("LibraryError", "FailedPreconditionError"):  # Say themselves what to do.
+        say(refusal=re.sub(r"{{[^}]*}} |\\.? \\[Op:.*", "", str(error)))
+    else:
+        say(load_error=one_line(error))
 """
 
 
@@ -158,7 +161,7 @@ def _tensorflow(here: _loader.Installation, found: Probe) -> Finding:
     facts = found.tensorflow
     folder = pathlib.Path(facts["folder"])
     owner = "not installed by pip"
-    # The child's path is this process's: an owner of another copy would be that of none.
+    # The child's path is this process's: an owner of another copy would own none.
     if here.tensorflow and here.tensorflow.folder.resolve() == folder.resolve():
         owner = here.tensorflow.owner or owner
     return Finding("TensorFlow", OK, f"{facts['version']} ({owner}) in {folder}")

@@ -42,7 +42,7 @@ FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 # The order of the menu; what is not named here comes last, by name.
 ORDER = (
     *("index", "dropin", "keras", "faster", "cpp", "synchronized", "own_kernel", "support"),
-    *("troubleshooting", "api", "conformance", "mutants", "findings", "benchmarks"),
+    *("troubleshooting", "api", "conformance", "evidence", "findings", "benchmarks"),
     *("math", "design", "gpu", "adr/README", "contributing", "changelog"),
 )
 
@@ -166,6 +166,7 @@ def main(argv: list[str]) -> int:
     shutil.rmtree(folder, ignore_errors=True)
     pages.mkdir(parents=True)
     written = put_together(pages)
+    shutil.copy(ROOT / "docs" / "site.css", pages)
     insert_generated(pages)
     if flags.mermaid:
         fetch_mermaid()

@@ -18,7 +18,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "evidence"
 PAGE = ROOT / "docs" / "evidence.md"
 # What is compiled and installed. Tests and docs may change without a new run.
-_INSTALLED = ("Makefile", "cc", "mk", "pyproject.toml", "setup.py", "tf_bn_ops")
+_INSTALLED = (
+    *("Makefile", "cc", "mk", "pyproject.toml", "setup.py", "tf_bn_ops", "tools/backend.py"),
+    *("tools/c_header.py", "tools/list_flags.sh", "tools/tf_bn_ops.pth", "tools/tf_env.py"),
+    *(f"requirements/{name}.txt" for name in ("build", "commands", "runtime")),
+)
 _NO_SOURCE = re.compile(r"tf_bn_ops/(lib|include|bin)|.*(__pycache__|\.(pyc|so|md)$)")
 
 Rows = dict[str, dict[str, Any]]

@@ -255,7 +255,8 @@ def counts_of(output: str) -> dict[str, int]:
 # Columns of the table in docs/support.md; those in the middle are of tools/supports.py.
 HOOKS = ("fuse", "jit_compile")
 COLUMNS = (
-    "TensorFlow", "Python", "override", *(f"`{hook}`" for hook in HOOKS), "conformance", "tests",
+    "TensorFlow", "Python", "Keras", "override", *(f"`{hook}`" for hook in HOOKS), "conformance",
+    "tests",
 )  # fmt: skip
 
 # What is kept of the output of a step that passed.
@@ -287,7 +288,9 @@ def row(version: str, result: dict[str, Any]) -> list[str]:
         cells[result["failed"]] = "**failed**"
     override = f"{supports['overridden']} kernels" if supports else cells["supports"]
     hooks = [{True: "yes", False: "no"}.get(supports.get(what), "-") for what in HOOKS]
-    return [name, python, override, *hooks, cells["conformance"], cells["test"]]
+    kerases = [supports[name] for name in ("keras", "oldest_keras") if name in supports]
+    keras = " and ".join(kerases) or "-"
+    return [name, python, keras, override, *hooks, cells["conformance"], cells["test"]]
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:

@@ -1,9 +1,9 @@
 """Draws a conformance report as the README's picture, an SVG of a few kilobytes.
 
-usage: make conformance | python tools/report_picture.py docs/conformance.svg [COMMAND]
+usage: python -m tf_bn_ops conformance ... | python tools/report_picture.py FILE [COMMAND]
 
-The picture has the command (default: make conformance), rows of the table by op, and the last lines
-of the report.
+The picture has the command (default: make conformance), the verdict with the claims that failed,
+rows of the table by op, and the last lines of the report.
 """
 
 from __future__ import annotations
@@ -12,29 +12,33 @@ import html
 import pathlib
 import re
 import sys
+import textwrap
 
 import tool_flags
 
 ROWS = 12
 LAST_LINES = 2
+WIDTH = 118  # Of a line of the command.
 CHARACTER, LINE, MARGIN = 7.23, 17, 12  # Pixels of a 12-pixel monospace font.
 # Text -> its colour: a verdict, and errors beyond any bound.
 COLOURS = {
     r"conformance passed": "#7ee787",
-    r"conformance FAILED": "#ff7b72",
+    r"conformance FAILED|^FAIL\b": "#ff7b72",
     r"\binf\b|\b\d\.\de\d+\b": "#ffa657",
 }
 
 
 def excerpt(report: str, command: str) -> list[str]:
-    """Headings and evenly chosen rows of the first table, then the end of the report."""
+    """The verdict, headings and evenly chosen rows of the first table, the end of the report."""
     lines = [line.rstrip() for line in report.splitlines()]
     begin = next(i for i, line in enumerate(lines) if line.startswith("op "))
     end = next(i for i in range(begin, len(lines)) if not lines[i])
     rows = lines[begin + 1 : end]
     chosen = [rows[i * len(rows) // ROWS] for i in range(ROWS)] if len(rows) > ROWS else rows
+    failed = [line for line in lines[:begin] if re.match("FAIL |  first: ", line)]
     tail = [line for line in lines if line][-LAST_LINES:]
-    return [f"$ {command}", *lines[begin - 1 : begin + 1], *chosen, "...", *tail]
+    called = " \\\n".join(textwrap.wrap(f"$ {command}", WIDTH, subsequent_indent="      "))
+    return [*called.splitlines(), *failed, "", *lines[begin - 1 : begin + 1], *chosen, "...", *tail]
 
 
 def _colored(line: str) -> str:

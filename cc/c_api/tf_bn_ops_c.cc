@@ -60,19 +60,23 @@ constexpr int64_t kMaxExplainedCacheBytes = int64_t{1} << 40;
 
 // Translates the arguments of tfbn_explain. One sentence, or empty.
 std::string ReadRequest(const char* formula, const tfbn_explain_args* args,
+                        const Implementation& implementation,
                         PlanRequest* request) {
   if (formula == nullptr || args == nullptr) {
     return "formula and args must not be NULL";
   }
-  const tf_bn_ops::FormulaEntry* const entry = tf_bn_ops::FindFormula(formula);
-  if (entry == nullptr) {
+  const int found = tf_bn_ops::FindFormula(formula);
+  if (found == tf_bn_ops::kNumFormulas) {
     return std::string("there is no formula \"") + formula + "\"";
   }
-  request->formula = entry->traits;
+  const auto index = static_cast<tf_bn_ops::FormulaIndex>(found);
+  request->formula = tf_bn_ops::EntryOf(index).traits;
   request->dtype = static_cast<tf_bn_ops::DType>(args->dtype);
   const std::string error =
       tf_bn_ops::c_api::CheckDType(request->dtype, "dtype");
   if (!error.empty()) return error;
+  request->has_pipeline =
+      implementation.KernelsOf(index, request->dtype).pipeline != nullptr;
   if (args->threads < 1 || args->threads > kMaxExplainedThreads) {
     return "threads must be at least 1 and at most " +
            std::to_string(kMaxExplainedThreads);
@@ -135,12 +139,13 @@ int tfbn_explain(const char* formula, const tfbn_explain_args* args,
                  char* error, size_t error_size) {
   return Report(error, error_size, [&]() -> std::string {
     PlanRequest request;
-    std::string sentence = ReadRequest(formula, args, &request);
-    if (!sentence.empty()) return sentence;
-    if (json == nullptr) return "json must not be NULL";
+    std::string sentence;
     const Implementation* const chosen =
         ImplementationOf(implementation, &sentence);
     if (chosen == nullptr) return sentence;
+    sentence = ReadRequest(formula, args, *chosen, &request);
+    if (!sentence.empty()) return sentence;
+    if (json == nullptr) return "json must not be NULL";
     const std::string text = tf_bn_ops::PlanAsJson(
         request, tf_bn_ops::MakePlan(request), chosen->name);
     if (text.size() >= json_size) {

@@ -239,4 +239,12 @@ static TFBN_HD void StoreFromDouble(DType dtype, void* data, int64_t i,
   TFBN_SWITCH_DTYPE(dtype, FromDouble(value, static_cast<T*>(data) + i));
 }
 
+// The same of elements [first, first + n).
+static TFBN_HD void StoreFromDoubles(DType dtype, void* data, int64_t first,
+                                     int64_t n, const double* values) {
+  TFBN_SWITCH_DTYPE(dtype, T* const to = static_cast<T*>(data) + first;
+                    for (int64_t i = 0; i < n; ++i)
+                        FromDouble(values[i], to + i));
+}
+
 }  // namespace tf_bn_ops

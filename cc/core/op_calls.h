@@ -31,7 +31,7 @@ constexpr uint32_t BitsOf(DTypes... dtypes) {
 
 }  // namespace tf_bn_ops
 
-#include "cc/core/generated/op_calls.h"
+#include "cc/core/generated/op_call_list.h"
 
 namespace tf_bn_ops {
 

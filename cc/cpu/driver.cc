@@ -168,9 +168,24 @@ class Driver {
     return {plan_.num_tasks,
             [this](int64_t task) {
               const auto [begin, end] = UnitsOf(task);
-              for (int64_t g = begin; g < end; ++g) BothPasses(g);
+              BothPasses(begin);
+              for (int64_t g = begin + 1; g < end; ++g) {
+                WithWorkspaceOf(begin, g).BothPasses(g);
+              }
             },
             ShareBounds()};
+  }
+
+  // Group g of a task uses the workspace of its first one: it stays in cache.
+  Driver WithWorkspaceOf(int64_t first, int64_t g) const {
+    Driver of = *this;
+    const int64_t channels = (g - first) * plan_.group_channels;
+    of.sums_ -= channels;
+    of.centers_ -= channels;
+    of.coefficients_ =
+        static_cast<char*>(of.coefficients_) -
+        channels * static_cast<int64_t>(SizeOf(ComputeDTypeOf(call_.dtype)));
+    return of;
   }
 
   // Both passes over channel group g.
@@ -286,9 +301,13 @@ class Driver {
     const FormulaIndex second = entry_.early.second_pass;
     apply_call_ = &second_call_;
     apply_ = implementation.KernelsOf(second, call_.dtype).Of(PassKind::kApply);
-    apply_policy_ = PolicyOf(EntryOf(second).tensors(second_call_));
+    const Tensors tensors = EntryOf(second).tensors(second_call_);
+    apply_policy_ = PolicyOf(tensors);
     reduce_ = kernels_.Of(PassKind::kReduceStoring);
-    reduce_policy_ = PolicyOf(entry_.early.tensors(call_));
+    // What a result overwrites is to be read from cache before.
+    reduce_policy_ = tensors.out[0] == tensors.in[entry_.early.input]
+                         ? StorePolicy::kTemporal
+                         : PolicyOf(entry_.early.tensors(call_));
   }
   // Of a pass with one output.
   StorePolicy PolicyOf(const Tensors& tensors) const {
@@ -345,17 +364,13 @@ class Driver {
   Kernels::Pass apply_, reduce_;
   StorePolicy apply_policy_, reduce_policy_ = StorePolicy::kNone;
   const void* const read_later_;  // See Tile.
-  double* const sums_;            // [blocks][num_sums][channels]
-  double* const centers_;         // [channels]
-  void* const coefficients_;      // [num_coefficients][CoefficientStride]
+  double* sums_;                  // [blocks][num_sums][channels]
+  double* centers_;               // [channels]
+  void* coefficients_;            // [num_coefficients][CoefficientStride]
 };
 
 EarlyBuffer EarlyBufferOf(const FormulaEntry& entry, const Call& call) {
   if (!entry.traits.has_early_output) return EarlyBuffer::kOwn;
-  // A product, which the second pass takes unrounded; a mask rounds nothing.
-  if (IsSmooth(call.activation) && IsNarrow(call.dtype)) {
-    return EarlyBuffer::kRounded;
-  }
   const Tensors second =
       EntryOf(entry.early.second_pass).tensors(entry.early.second_call(call));
   for (int i = 0; i < second.inputs; ++i) {
@@ -398,8 +413,8 @@ bool HasPageOffsetAlias(const Tensors& tensors) {
   return false;
 }
 
-PlanRequest RequestOf(const FormulaEntry& entry, const Call& call,
-                      int threads) {
+PlanRequest RequestOf(const FormulaEntry& entry, const Kernels& kernels,
+                      const Call& call, int threads) {
   PlanRequest request;
   request.view = call.view;
   request.dtype = call.dtype;
@@ -408,8 +423,10 @@ PlanRequest RequestOf(const FormulaEntry& entry, const Call& call,
   const Tensors tensors = entry.tensors(call);
   if (tensors.out[0] == nullptr) request.formula.outputs = 0;
   request.has_totals = HasTotals(call);
+  request.has_pipeline = kernels.pipeline != nullptr;
   if (request.has_totals) request.formula.has_early_output = false;
   request.early_buffer = EarlyBufferOf(entry, call);
+  request.costly_slope = SlopeIsCostly(call.activation);
   request.in_place =
       AllInPlace(entry, request.formula, call, request.early_buffer);
   request.page_offset_alias = HasPageOffsetAlias(tensors);
@@ -423,7 +440,9 @@ void Compute(const Call& call, const Implementation& implementation,
              Executor& executor, void* workspace) {
   const FormulaIndex formula = FormulaOf(call);
   const FormulaEntry& entry = EntryOf(formula);
-  const PlanRequest request = RequestOf(entry, call, executor.NumThreads());
+  const PlanRequest request =
+      RequestOf(entry, implementation.KernelsOf(formula, call.dtype), call,
+                executor.NumThreads());
   const Plan plan = MakePlan(request);
   using Clock = std::chrono::steady_clock;
   const bool verbose = VerboseEnabled();

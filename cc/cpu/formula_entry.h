@@ -42,7 +42,7 @@ struct FormulaEntry {
 
 const FormulaEntry& EntryOf(FormulaIndex formula);
 
-// The entry of the formula called `name`; nullptr if there is none.
-const FormulaEntry* FindFormula(const std::string& name);
+// The formula called `name`; kNumFormulas if there is none.
+int FindFormula(const std::string& name);
 
 }  // namespace tf_bn_ops

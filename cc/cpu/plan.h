@@ -38,6 +38,7 @@ struct FormulaTraits {
   // Columns of a tile whose running sums fit L1 (TileColumns), by mode.
   int64_t training_l1_columns, frozen_l1_columns;
   bool has_early_output;  // That the first pass can store, see formula.h.
+  bool is_smooth;         // Whether it is a product, not masked elements.
   int reduce_inputs;      // That the first pass reads, the first ones.
 };
 
@@ -46,7 +47,6 @@ enum class EarlyBuffer {
   kOwn,
   kInPlace,     // Of an input that the second pass does not read then.
   kOverwrites,  // Of one that it reads.
-  kRounded,     // Any, but what is stored is not what it computes from.
 };
 
 // All that a plan depends on.
@@ -55,10 +55,12 @@ struct PlanRequest {
   DType dtype = DType::kFloat32;
   FormulaTraits formula = {};
   bool is_training = true;
-  bool has_totals = false;  // The sums are given: the second pass alone.
+  bool has_totals = false;    // The sums are given: the second pass alone.
+  bool has_pipeline = false;  // There is a kernel of it (Kernels).
   // Each output is the buffer of an input of the pass that stores it.
   bool in_place = false;
   EarlyBuffer early_buffer = EarlyBuffer::kOwn;
+  bool costly_slope = true;  // SlopeIsCostly of the activation.
   // An output begins at most kAliasBytes behind an input, modulo kPageBytes.
   bool page_offset_alias = false;
   int threads = 1;  // That the executor offers, the caller's included.

@@ -81,6 +81,9 @@ namespace tf_bn_ops {
     "rows are not segments of one channel, so that the sums and coefficients " \
     "of both groups would not fit L1")                                         \
   X(kOneGroup, "one_group", "there is no group to read meanwhile")             \
+  X(kNoPipelineKernel, "no_pipeline_kernel",                                   \
+    "the build has one for float32, half and bfloat16 alone, of the forward "  \
+    "op and of the gradient, also behind ReLU, without a side input")          \
   /* Threads. */                                                               \
   X(kAllOffered, "all_offered", "every thread that the executor offers")       \
   X(kOneOffered, "one_offered", "the executor offers one")                     \
@@ -123,11 +126,14 @@ namespace tf_bn_ops {
     "it is the buffer of an input that the second pass reads")                 \
   X(kRoundedOutput, "rounded_output",                                          \
     "the second pass computes from it what is rounded once")                   \
+  X(kCheapSlope, "cheap_slope",                                                \
+    "the derivative takes less time than to store and load a product")         \
+  X(kProductExceedsLlc, "product_exceeds_llc",                                 \
+    "inputs and outputs have {found} bytes, more than the {limit} bytes of "   \
+    "LLC: what both passes compute is cheaper than memory")                    \
   X(kGroupInCache, "group_in_cache",                                           \
     "the second pass finds a group's inputs in cache, where this output "      \
     "would not be")                                                            \
-  X(kPipelinedOutputs, "pipelined_outputs",                                    \
-    "a pipeline reads memory once: all outputs are stored at a time")          \
   /* Prefetch. */                                                              \
   X(kWholeRows, "whole_rows",                                                  \
     "memory is read in the order of addresses: a fixed distance ahead")        \

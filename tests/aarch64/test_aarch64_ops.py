@@ -1,8 +1,8 @@
 """The op library of aarch64 inside TensorFlow's aarch64 wheel, under an emulator.
 
-Promised: it loads; every op, in all types, layouts and modes, is within its strict bounds on the
-conformance run's cases, and bitwise what this machine's op library gives; the Keras layer, XLA
-and the doctor work there; `make wheel ARCH=aarch64` gives a wheel for that machine.
+Promised: it loads into TensorFlow; every op, in all types, layouts and modes, is within its strict
+bounds on the conformance run's cases, and bitwise what this machine's op library gives; the Keras
+layer, XLA and the doctor work there; `make wheel ARCH=aarch64` gives a wheel for that machine.
 """
 
 from __future__ import annotations

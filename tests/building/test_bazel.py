@@ -1,4 +1,5 @@
-"""`make bazel` builds what make builds, of the same lists of sources and flags, without downloads.
+"""Promised: `make bazel` builds what make builds, of the same lists of sources and flags, without
+downloads.
 
 Without optimization, which is no part of that and most of the time: bitwise results of other levels
 are those of tests/core/test_builds.py. In a file of its own, since it takes as long as any.

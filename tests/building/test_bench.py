@@ -1,4 +1,9 @@
-"""The benchmark: its check of results, its limit, its record and tables, and a short run."""
+"""The benchmark: its check of results, its limit, its record and tables, and a short run.
+
+Promised: wrong results are marked and left out of the figures; the pages show the recorded run and
+nothing else; TensorFlow and the peers are measured with their own kernels, each beside a visit of
+ours.
+"""
 
 import itertools
 import json

@@ -1,4 +1,8 @@
-"""`make bitwise-against`: a library equals itself, a difference is named, errors are sentences."""
+"""`make bitwise-against`: a library equals itself, a difference is named, errors are sentences.
+
+Promised: a library equals itself bit by bit in every combination of op, type and layout; where two
+differ, or one lacks an op, it is named.
+"""
 
 import pathlib
 import subprocess

@@ -1,4 +1,6 @@
-"""The harness as a pure-Python wheel judges a vendor's library where nothing of ours is built."""
+"""Promised: the harness as a pure-Python wheel judges a vendor's library where nothing of ours is
+built.
+"""
 
 import pathlib
 import zipfile

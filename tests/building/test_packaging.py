@@ -1,5 +1,9 @@
 """Packaging: what the sdist and the wheel hold, and what the wheel asks for. That one works when it
-is installed, without a compiler, is in test_release.py."""
+is installed, without a compiler, is in test_release.py.
+
+Promised: the wheel holds every file of the package and asks for the TensorFlow that it was built
+for.
+"""
 
 from __future__ import annotations
 

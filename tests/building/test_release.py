@@ -1,5 +1,9 @@
 """A release: one wheel for all TensorFlows, as users install it; version, changelog.
 
+Promised: the wheel is installed by pip without a compiler, and the loader chooses; two builds give
+the same bytes; a release without changes or with a wrong version is refused before anything
+changes.
+
 The wheel is built for the TensorFlow of this environment, and for a second one where
 TF_BN_OPS_ENVIRONMENTS (or build/matrix) holds environments as `make matrix` makes them; without, a
 copy of the libraries stands in for the second, which is chosen and not loaded.
@@ -16,7 +20,7 @@ import time
 import zipfile
 
 import pytest
-from build_helpers import copy_tree, installed, run, site_packages, tool
+from build_helpers import bare_venv, copy_tree, installed, run, site_packages, tool
 
 from tf_bn_ops import _loader, _version
 
@@ -247,6 +251,130 @@ def test_pip_installs_it_and_the_loader_chooses(wheel, environments, tmp_path):
         assert (float(total), int(overridden)) == (28.0, 34)
         doctor = run([python, "-m", "tf_bn_ops", "doctor"], place)
         assert doctor.returncode == 0, doctor.stdout
+
+
+# ---- The first hour ----------------------------------------------------------------------------
+
+
+class User:
+    """Somebody with README.md, an environment with the wheel, and one without."""
+
+    def __init__(self, root: pathlib.Path, wheel: pathlib.Path, folder: pathlib.Path):
+        self.page = (root / "README.md").read_text("utf-8")
+        self.folder = folder
+        shutil.copytree(root / "examples", folder / "examples")
+        self.here = installed(wheel, folder)
+        self.elsewhere = bare_venv(folder / "elsewhere")
+        shutil.copy(site_packages(self.here) / "outer.pth", site_packages(self.elsewhere))
+
+    def block(self, language: str, heading: str = "# tf_bn_ops") -> str:
+        """The first block behind a heading."""
+        found = re.search(rf"```{language}\n(.*?)```", self.page.partition(heading)[2], re.S)
+        assert found, f"README.md has no {language} behind {heading!r}"
+        return found[1]
+
+    def types(self, command: str, python: pathlib.Path | None = None, **changes: str) -> str:
+        """A line of shell; `python` is the environment's, with the wheel unless told otherwise."""
+        path = f"{(python or self.here).parent}:{os.environ['PATH']}"
+        how = {"PATH": path, "TF_CPP_MIN_LOG_LEVEL": "3", **changes}
+        result = run(["bash", "-e", "-c", command], self.folder, **how)
+        assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
+        return result.stdout + result.stderr
+
+    def runs(self, code: str, python: pathlib.Path | None = None) -> str:
+        (self.folder / "program.py").write_text(code, "utf-8")
+        return self.types("python program.py", python)
+
+
+@pytest.fixture(scope="module")
+def user(repo_root: pathlib.Path, wheel: pathlib.Path, tmp_path_factory) -> User:
+    return User(repo_root, wheel, tmp_path_factory.mktemp("hour"))
+
+
+@long
+def test_a_program_runs_on_it_in_each_way_of_the_page(user):
+    """Promise: The first hour, typed from the README where the wheel is installed: a program runs
+    on the library by `run`, by TF_BN_OPS and by `enable`; what it saves loads where the library is
+    not, and becomes TFLite and ONNX; SavedModels are rewritten there and back; C++ compiles; a
+    kernel is judged."""
+    calls = re.compile(r"^\d+ calls of this library's kernels", re.M)
+    assert calls.search(user.types(user.block("sh")))
+    assert "`TF_BN_OPS=1`" in user.page and "`tf_bn_ops.enable()`" in user.page
+    assert calls.search(user.types("python examples/train.py", TF_BN_OPS="1", TF_BN_OPS_REPORT="1"))
+    code = (user.folder / "examples" / "train.py").read_text("utf-8")
+    edited = f"import tf_bn_ops\ntf_bn_ops.enable()\n{code}\nprint(tf_bn_ops.report())"
+    assert calls.search(user.runs(edited))
+    assert user.types("python -m tf_bn_ops doctor").rstrip().endswith("everything fits")
+
+
+LOADS = """
+import sys
+import keras, numpy as np, tensorflow as tf
+x, y = np.load("x.npy"), np.load("y.npy")
+near = {"rtol": 1e-4, "atol": 1e-5}
+served, back = map(tf.saved_model.load, ("served", "BACK"))
+np.testing.assert_allclose(served.serve(x), y, **near)
+np.testing.assert_allclose(keras.models.load_model("model.keras").predict(x, verbose=0), y, **near)
+lite = tf.lite.TFLiteConverter.from_saved_model("served").convert()
+lite = tf.lite.Interpreter(model_content=lite)
+(given,), (result,) = lite.get_input_details(), lite.get_output_details()
+lite.resize_tensor_input(given["index"], x.shape)
+lite.allocate_tensors()
+lite.set_tensor(given["index"], x)
+lite.invoke()
+np.testing.assert_allclose(lite.get_tensor(result["index"]), y, **near)
+trained = back.signatures["train"](tf.constant(x))["output_0"]
+np.testing.assert_allclose(trained, np.load("trained.npy"), **near)
+assert "tf_bn_ops" not in sys.modules
+"""
+ONNX = """
+import numpy as np, onnxruntime
+x, y = np.load("x.npy"), np.load("y.npy")
+session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
+(answer,) = session.run(None, {session.get_inputs()[0].name: x})
+np.testing.assert_allclose(answer, y, rtol=1e-4, atol=1e-5)
+"""
+
+
+@long
+def test_what_is_saved_loads_where_the_library_is_not(user):
+    user.runs(
+        user.block("python", "## Python") + "import numpy as np\n"
+        "model.compile('sgd', 'mse')\n"
+        "x = np.random.default_rng(0).normal(3, 2, (16, *model.input_shape[1:])).astype('f')\n"
+        "model.fit(x, x, epochs=2, verbose=0)\n"
+        "np.save('x', x); np.save('y', model.predict(x, verbose=0))\n"
+        "model.export('served', verbose=False)\n"
+        "tf_bn_ops.keras.restore_batch_norm(model).save('model.keras')\n"
+        "class Trains(tf.Module):\n"
+        "    @tf.function(input_signature=[tf.TensorSpec([None, *x.shape[1:]])])\n"
+        "    def train(self, x):\n"
+        "        return tf.compat.v1.nn.fused_batch_norm(x, tf.ones(3), tf.zeros(3))[0]\n"
+        "module = Trains()\n"
+        "np.save('trained', module.train(x))\n"
+        "tf.saved_model.save(module, 'IN', signatures={'train': module.train})\n"
+    )
+    (command,) = re.findall(r"`(python -m tf_bn_ops rewrite [^`]*)`", user.page)
+    user.types(command)
+    with pytest.raises(AssertionError, match="Op type not registered"):
+        user.runs("import tensorflow as tf; tf.saved_model.load('OUT')", user.elsewhere)
+    user.types("python -m tf_bn_ops rewrite OUT BACK --to builtin")
+    user.runs(LOADS, user.elsewhere)
+    for name in ("tf2onnx", "onnxruntime"):
+        pytest.importorskip(name, reason=f"needs {name} (requirements/dev.txt)")
+    user.types("python -m tf2onnx.convert --saved-model served --output model.onnx", user.elsewhere)
+    user.runs(ONNX, user.elsewhere)
+
+
+@long
+def test_the_other_commands_of_the_page(user):
+    shown = re.search(r"```text\n\$ (g\+\+ .*?)\n(.*?)```", user.page, re.S)
+    assert shown and shown[2] in user.types(shown[1])
+    (command,) = re.findall(r"`(python -m tf_bn_ops conformance [^`]*)`", user.page)
+    library = user.runs("import tf_bn_ops; print(tf_bn_ops.library_path())").split()[-1]
+    command = command.replace("yours.so", library).replace("YourOp", "TfBnOps>FusedBatchNormGradV3")
+    command = re.sub(r"--map=(\S+)", r"'--map=\1'", command)
+    assert "conformance passed" in user.types(f"{command} --cases=40")
 
 
 @long

@@ -1,4 +1,8 @@
-"""What SECURITY.md promises: hardened libraries, and no code of whoever sets the environment."""
+"""What SECURITY.md promises: hardened libraries, and no code of whoever sets the environment.
+
+Promised: stacks and buffers are guarded; libraries load on older systems; isolated runs of Python
+ignore the variables; the hook runs only where it is asked for.
+"""
 
 from __future__ import annotations
 

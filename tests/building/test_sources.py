@@ -1,5 +1,9 @@
 """C++ sources include what is below them in the list of docs/design.md, which is complete; names of
-files. `make lint` checks what is in them."""
+files. `make lint` checks what is in them.
+
+Promised: nothing below `cc/tf/ops` includes TensorFlow, and no include points up; no two sources
+have the same base name.
+"""
 
 import collections
 import pathlib

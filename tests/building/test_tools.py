@@ -1,4 +1,7 @@
-"""Wrong flags of the commands of tools/: one sentence and status 2, before anything is done."""
+"""The commands of tools/: what is wrong with their flags.
+
+Promised: a wrong flag of a command of tools/ is one sentence and status 2, before anything is done.
+"""
 
 import pathlib
 import subprocess

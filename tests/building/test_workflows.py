@@ -1,5 +1,6 @@
-"""The workflows of CI call what a developer types, for every TensorFlow that is supported; the
-templates of issues ask for what an answer needs."""
+"""Promised: the workflows of CI call what a developer types, for every TensorFlow that is
+supported, with a Python that it has; the templates of issues ask for what an answer needs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Cases: their names, how they are drawn, and what their numbers promise."""
+"""Cases: their names, how they are drawn, and what their numbers promise.
+
+Promised: a case's name means the same inputs everywhere; the default run, and 500 cases of an op,
+have every pair of type, layout, mode, kind and sizes.
+"""
 
 import collections
 import math

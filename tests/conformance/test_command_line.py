@@ -1,4 +1,9 @@
-"""`python -m tf_bn_ops conformance` as a user meets it, with candidates that need no build."""
+"""`python -m tf_bn_ops conformance` as a user meets it, with candidates that need no build.
+
+Promised: wrong usage and a missing library are one sentence and status 2; a hang, a crash and lack
+of memory fail one case each; a failing case is reduced to a program; a report that cannot be
+written is no failed case; TensorFlow's own ops pass as a candidate.
+"""
 
 import argparse
 import json

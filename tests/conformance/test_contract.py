@@ -1,4 +1,8 @@
-"""Malformed calls (contract.py): what is asked, and how it is judged."""
+"""Malformed calls (contract.py): what is asked, and how it is judged.
+
+Promised: a malformed call has to end in the error of TensorFlow's Eigen path, of the same code, or,
+without a twin, in a refusal; the default run has every kind of every op.
+"""
 
 import collections
 

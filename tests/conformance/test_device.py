@@ -1,4 +1,8 @@
-"""--device: TensorFlow's ops as a pluggable device has them, right ones and with planted faults."""
+"""--device: TensorFlow's ops as a pluggable device has them, right ones and with planted faults.
+
+Promised: TensorFlow's ops on a pluggable device are judged by `--device`: right ones pass by either
+convention of `reserve_space_2`, faults are caught, and what the device lacks is named.
+"""
 
 import re
 import subprocess

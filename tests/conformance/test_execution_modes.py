@@ -1,4 +1,8 @@
-"""Execution modes: how each runs the op, and that results which differ bitwise are noticed."""
+"""Execution modes: how each runs the op, and that results which differ bitwise are noticed.
+
+Promised: a kernel whose bits depend on how it is called fails, and one that writes to an input is
+named; each mode runs the op as its name says.
+"""
 
 import ctypes
 import dataclasses

@@ -6,6 +6,7 @@ import math
 import pathlib
 import pickle
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -178,8 +179,9 @@ def test_no_pair_is_lost_to_small_sizes(op, seed):
 
 
 def test_every_flag_is_read_or_refused(tmp_path, capsys):
-    """By name, before anything is written; what no case has of the pairs is printed."""
-    to = str(tmp_path / "cases")
+    """By name, before anything is written; what no case has of the pairs is printed, and a command
+    that can be pasted."""
+    to = str(tmp_path / "cases of its own")
     taken = {"cases": "3", "ops": "V3", "dtypes": "half", "layouts": "NCHW", "modes": "frozen",
              "seed": "5", "bounds": "textbook"}  # fmt: skip
     for flag in ("--kinds", "--library", "--map", "--json", "-x"):
@@ -193,7 +195,8 @@ def test_every_flag_is_read_or_refused(tmp_path, capsys):
     assert _export(to, *(f"--{name}={value}" for name, value in taken.items())) == 0
     said = capsys.readouterr().out
     assert "3 cases in" in said and re.search(r"not covered: \d+ of \d+ pairs of FusedBatch", said)
-    written = json.loads((tmp_path / "cases" / "cases.json").read_text())
+    assert shlex.split(said.splitlines()[-1])[-2:] == [f"{to}/judge.py", "RESULTS"]
+    written = json.loads(pathlib.Path(to, "cases.json").read_text())
     assert (written["bounds"], written["seed"]) == ("textbook", 5)
     for entry in written["cases"]:
         assert entry["case"].startswith("FusedBatchNormGradV3,half,NCHW,")
@@ -209,15 +212,16 @@ def test_wrong_usage_is_one_sentence(folders, tmp_path, capsys):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("count", [200, pytest.param(800, marks=pytest.mark.release)])
 @pytest.mark.parametrize("system", ["torch", "onnxruntime"])
-def test_systems_that_are_not_tensorflow_are_judged(system, tmp_path):
+def test_systems_that_are_not_tensorflow_are_judged(system, count, tmp_path):
     """PyTorch and ONNX Runtime are careful float32 kernels; an error of a thousandth is found.
 
     Promise: Systems other than TensorFlow are judged on exported vectors.
     """
     if importlib.util.find_spec(system) is None:
-        pytest.skip(f"needs {system}")
-    flags = ("--ops=FusedBatchNormV3,FusedBatchNormGradV3", "--dtypes=float32", "--cases=200")
+        pytest.skip(f"needs {system} (requirements/bench.txt or dev.txt)")
+    flags = ("--ops=FusedBatchNormV3,FusedBatchNormGradV3", "--dtypes=float32", f"--cases={count}")
     assert _export(tmp_path / "cases", *flags) == 0
     results = tmp_path / "results"
     answer = [sys.executable, HERE / "other_systems.py", system, tmp_path / "cases", results]
@@ -225,7 +229,12 @@ def test_systems_that_are_not_tensorflow_are_judged(system, tmp_path):
     assert done.returncode == 0, done.stderr
     lacking = "--without=batch_mean,batch_variance,saved_mean,saved_variance"
     judged = _judge(tmp_path / "cases", results, lacking)
-    assert judged.returncode == 0 and judged.stdout.startswith("passed: 0 of "), judged.stdout
+    if count == 200:
+        assert judged.returncode == 0 and judged.stdout.startswith("passed: 0 of "), judged.stdout
+    # ONNX Runtime computes a * x + b, of which both terms may overflow where y does not.
+    fails = [line for line in judged.stdout.splitlines() if line.startswith("FAIL ")]
+    known = [line for line in fails if system == "onnxruntime" and ",overflow," in line]
+    assert len(fails) == len(known) <= 3, judged.stdout
     for file in results.glob("*/y.npy"):
         np.save(file, np.load(file) * np.float32(1.001))
     off = _judge(tmp_path / "cases", results, lacking).stdout

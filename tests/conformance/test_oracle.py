@@ -1,4 +1,8 @@
-"""The oracle against exact fractions; its formulas as derivatives of the forward formula."""
+"""The oracle against exact fractions; its formulas as derivatives of the forward formula.
+
+Promised: the oracle equals exact fractions, and its gradients are the derivatives of the forward
+formula.
+"""
 
 import dataclasses
 import decimal

@@ -1,4 +1,6 @@
-"""Imports go one way, and the packages below conformance, all their modules, need NumPy alone."""
+"""Promised: imports go one way, and the packages below conformance, all their modules, need NumPy
+alone.
+"""
 
 import ast
 import pathlib

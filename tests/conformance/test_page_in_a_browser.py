@@ -1,5 +1,8 @@
 """The report page in a real browser: its first screen, on a phone, dark, without scripts, printed.
 
+Promised: the report's page needs nothing from elsewhere, fits a phone, is dark where the reader is,
+and shows failures without scripts.
+
 The page is that of a run in which a wrong kernel fails. Skipped where there is no Chromium.
 """
 

@@ -1,4 +1,8 @@
-"""tf_bn_ops/harness: how processes answer, fail and die; references run TensorFlow's kernels."""
+"""tf_bn_ops/harness: how processes answer, fail and die; references run TensorFlow's kernels.
+
+Promised: an abort or the death of a process is the verdict of one case, with its last output;
+references prove that their kernels are TensorFlow's.
+"""
 
 import os
 import pathlib

@@ -1,5 +1,8 @@
 """Reports: the record of a run, JSON, JUnit XML, the HTML page.
 
+Promised: JSON, JUnit XML and the HTML page hold every case and failure; a run that a signal ends
+reports what was judged; what is not covered is said; a file that is no record is one sentence.
+
 Runs go through the command line with NumPy kernels in place of the processes that run TensorFlow.
 """
 

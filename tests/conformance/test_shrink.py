@@ -1,5 +1,8 @@
 """Failing cases are reduced to small ones, and to programs that show the fault without the harness.
 
+Promised: failing cases are reduced to small ones, and to programs that tell right from wrong
+without the harness.
+
 Faults are those of numpy_kernels.py, and an op of a library built from C++ (test_mapping.py).
 """
 

@@ -1,5 +1,8 @@
 """Execution modes that look for state: memory that is not written, calls before, calls at once.
 
+Promised: kernels that keep state, share members, or leave elements unwritten are found, though a
+single call of them is right.
+
 Each is proved by kernels that are right when they are called once: those of
 vendor.cc, each with one fault that a single call does not show.
 """

@@ -1,6 +1,9 @@
 """Other builds of the core: by other compilers and optimization levels, whose results are bitwise
 identical, and one that rounds at random, whose results are inside the bounds all the same.
 
+Promised: results are bitwise identical with another compiler and without optimization; under random
+rounding they are inside their bounds with room.
+
 What these tests cost is compilation. All builds share one tree. They hold the baseline ISA alone:
 tests/core/test_every_formula.py compares the ISAs, and the library of this checkout, which
 all are compared with, runs its fastest one. A build that the checkout has is not made again.

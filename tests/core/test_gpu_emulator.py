@@ -1,8 +1,10 @@
 """The CUDA kernels on the host emulator: the indexing and arithmetic of a GPU.
 
-tools/gpu/emulator.cc runs the device code of cc/gpu thread by thread. Promised: the error
-bounds of the CPU backend; bitwise identical results for any order of threads and blocks, any
-alignment, and in place; no access outside the arrays; no read of uninitialized memory.
+tools/gpu/emulator.cc runs the device code of cc/gpu thread by thread.
+
+Promised: GPU kernels keep the error bounds of the CPU backend; bitwise identical results for any
+order of threads and blocks, any alignment, and in place; no access outside the arrays; no read of
+uninitialized memory.
 """
 
 from __future__ import annotations

@@ -42,6 +42,7 @@ MIB = 1 << 20
 T = 3 * 4 * 32 * 64 * 3136  # Bytes of the three tensors of a float32 gradient on (32, 64, 3136).
 ADDED = {"formula": WITH_SIDE_INPUT}
 ORDER_2 = {"formula": SECOND}
+SMOOTH = {"formula": "batch_norm_grad_smooth"}
 FROZEN = {"is_training": False}
 
 # (view, request, what the plan says: FIELD=VALUE REASON, ...; either may be left out)
@@ -96,6 +97,12 @@ DECISIONS: list[tuple[tuple[int, int, int], dict[str, Any], str]] = [
     ((32, 256, 3136), {"l2_bytes": MIB // 4, "llc_bytes": MIB // 4},
      "schedule=two_passes channel_exceeds_cache"),
     ((100352, 64, 1), {}, "schedule=two_passes channels_last"),
+    # Channels last, a group is a part of each of few rows.
+    *(((rows, 100000, 1), {**formula, "threads": threads},
+       "schedule=channel_groups group_fits_cache, group_channels=1024, second_prefetch=none")
+      for rows in (1, 4, 32) for formula in ({}, ORDER_2, {"formula": "batch_norm_add"})
+      for threads in (1, 4)),
+    ((33, 100000, 1), {}, "schedule=two_passes channels_last"),
     ((32, 64, 196), {"threads": 64}, "schedule=two_passes too_few_channels"),
     ((10000, 4, 9), {"threads": 2}, "schedule=two_passes folded_rows"),
     # The pipeline. A group that fits L2 is packed; one that exceeds it is not copied; groups are as
@@ -107,11 +114,20 @@ DECISIONS: list[tuple[tuple[int, int, int], dict[str, Any], str]] = [
      "pipeline=direct group_exceeds_l2, scratch_bytes=0, second_prefetch=fixed_distance"),
     ((2, 400, 3000), {"dtype": "half", "l2_bytes": MIB // 8},
      "group_channels=3 scratch_budget, pipeline=packed"),
-    # A channel of over half of L2 is pipelined beyond the LLC: three inputs of 32 * 3136 floats are
-    # 0.57 of 2 MiB; 64 channels of a tensor fit 32 MiB.
-    ((32, 64, 3136), {**ORDER_2, "l2_bytes": 2 * MIB}, "pipeline=none large_channel_in_llc"),
-    ((32, 96, 3136), {**ORDER_2, "l2_bytes": 2 * MIB}, "pipeline=packed packed_group"),
-    # Others are not pipelined.
+    # A channel of over half of L2 is pipelined beyond the LLC: two inputs of 32 * 3136 floats are
+    # 0.51 of 1.5 MiB; 64 channels of a tensor fit 32 MiB.
+    ((32, 64, 3136), {"l2_bytes": 3 * MIB // 2}, "pipeline=none large_channel_in_llc"),
+    ((32, 96, 3136), {"l2_bytes": 3 * MIB // 2}, "pipeline=packed packed_group"),
+    # Others are not pipelined: the second order, smooth activations, side inputs, float64, and what
+    # the build for old processors runs.
+    *(((32, 256, 3136), {"l2_bytes": 2 * MIB, **request}, f"pipeline={said}")
+      for said, requests in (
+          ("packed", ({"formula": "batch_norm"}, {"formula": "batch_norm_grad_ex"},
+                      {"dtype": "half"}, {"dtype": "bfloat16"})),
+          ("none no_pipeline_kernel", (ORDER_2, ADDED, {"formula": "batch_norm_smooth"},
+                                       {"formula": "batch_norm_grad_ex_from_y"},
+                                       {"dtype": "float64"}, {"implementation": "baseline"})),
+      ) for request in requests),
     ((32, 256, 196), {}, "pipeline=none sums_exceed_registers"),
     ((3, 16, 2000), {}, "pipeline=none fits_l2s"),
     ((2, 1, 80000), {"threads": 1, "l2_bytes": MIB // 4}, "pipeline=none one_group"),
@@ -138,7 +154,17 @@ DECISIONS: list[tuple[tuple[int, int, int], dict[str, Any], str]] = [
     ((32, 256, 196), ADDED,
      "schedule=channel_groups, pipeline=none, store=non_temporal, early_output=no group_in_cache"),
     ((32, 256, 3136), {**ADDED, "l2_bytes": 2 * MIB},
-     "pipeline=packed, early_output=no pipelined_outputs"),
+     "schedule=channel_groups, early_output=no group_in_cache"),
+    # A product in the buffer of x_backprop, while the three tensors fit the LLC; of 16-bit types it
+    # would be rounded.
+    *((view, {**SMOOTH, "in_place": in_place, "llc_bytes": LLC + more},
+       f"schedule={schedule}, early_output={said}")
+      for in_place in (True, False)
+      for view, schedule in (((LLC // (3 * 4 * 64), 64, 1), "two_passes"),
+                             ((LLC // (3 * 4 * 64 * 256), 64, 256), "channel_groups"))
+      for more, said in ((0, "yes second_pass_reads_it"), (-MIB, "no product_exceeds_llc"))),
+    ((1000, 64, 1), {**SMOOTH, "dtype": "half"}, "early_output=no rounded_output"),
+    ((1000, 64, 1), {**SMOOTH, **FROZEN}, "early_output=no not_applicable"),
     ((100352, 64, 1), {}, "early_output=no not_applicable"),
     ((100352, 64, 1), ORDER_2, "early_output=no not_applicable"),
     ((100352, 64, 1), {**ADDED, **FROZEN}, "early_output=no not_applicable"),

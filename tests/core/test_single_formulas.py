@@ -1,7 +1,9 @@
 """What is special to batch normalization itself and to its second-order gradient.
 
-Through the C ABI, without TensorFlow. Promised besides what test_every_formula.py holds: the bounds
-of tf_bn_ops/conformance/models/batch_norm.py are 8u (|x - mean| rstd |scale| + |offset|) for y and
+Through the C ABI, without TensorFlow.
+
+Promised besides what test_every_formula.py holds: the bounds of
+tf_bn_ops/conformance/models/batch_norm.py are 8u (|x - mean| rstd |scale| + |offset|) for y and
 2u and 4u for mean and variance, at any mean; averages in place; a constant channel has exact
 results; of the second order in training, statistics from x, whatever is given, also behind an
 outlier.

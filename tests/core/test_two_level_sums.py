@@ -1,8 +1,9 @@
 """Two-level sums (cc/core/two_level_sum.h): those of the GPU kernels, on the host emulator, and
 those of every build of the CPU kernels, of 16-bit elements.
 
-Promised: runs of eight terms in float32, whose error does not grow with their number; infinities
-and NaN where double makes them; a center wider than float costs nothing; float64 stays double.
+Promised: sums have runs of eight terms in float32, whose error does not grow with their number;
+infinities and NaN where double makes them; a center wider than float costs nothing; float64 stays
+double.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The block: its class, its results and its error messages, through the test program client.cc."""
+"""The block: its class, its results and its error messages, through the test program client.cc.
+
+Promised: the block has enuSpace's class, and Python's results, and says in one sentence what is
+wrong.
+"""
 
 from __future__ import annotations
 

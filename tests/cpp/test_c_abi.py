@@ -1,4 +1,8 @@
-"""The C ABI of the installed package: its header is plain C, and needs nothing of the tree."""
+"""The C ABI of the installed package: its header is plain C, and needs nothing of the tree.
+
+Promised: the headers of the C ABI are plain C, need nothing of the tree, and compile as docs/api.md
+has it.
+"""
 
 from __future__ import annotations
 

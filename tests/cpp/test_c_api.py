@@ -1,4 +1,8 @@
-"""TensorFlow's C API, which other languages call: TF_LoadLibrary of the op library alone."""
+"""TensorFlow's C API, which other languages call: TF_LoadLibrary of the op library alone.
+
+Promised: `TF_AddGradients` differentiates the ops in any language as Python does; what has no
+gradient is an error.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """The C++ classes: source-compatible with TensorFlow's, nodes as in Python; loading.
 
+Promised: loading is explicit, may be repeated, and takes a path; README's program compiles by
+README's command and prints what README shows.
+
 Gradients, which are registered for C++ and the C API alike, are in test_c_api.py.
 """
 

@@ -1,4 +1,4 @@
-"""Every program of docs/findings.md runs and prints what the page says.
+"""Promised: every program of docs/findings.md runs and prints what the page says.
 
 A program is a python block; the text block behind it has the commands that run it, each a line
 that begins with "$", and what they printed. Words have to be the same; numbers of one finding are

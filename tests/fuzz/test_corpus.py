@@ -1,7 +1,9 @@
 """The fuzz target on its seed corpus and on variations of it, without a fuzzer.
 
-Promised: what the target promises (its first lines), for each seed and 100 variations of it.
-`make sanitize` replays it on a core that is watched; `make fuzz` looks further, guided by coverage.
+Promised: any call of the C ABI is computed or refused in one sentence, without an access outside
+its arrays, and has the same bits with one thread, in place and with either mask; for each seed of
+the corpus and 100 variations of it. `make sanitize` replays it on a core that is watched; `make
+fuzz` looks further, guided by coverage.
 """
 
 from __future__ import annotations

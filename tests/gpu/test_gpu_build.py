@@ -1,5 +1,9 @@
 """The GPU build, without a GPU: it compiles without spills, links, and loads into TensorFlow.
 
+Promised: the GPU build compiles without spills, links, and loads into TensorFlow without CUDA; it
+has kernels of all ops and types; PTX runs right on a simulated GPU; scripts for a machine with a
+GPU say why they skip where there is none.
+
 Skipped where there is no nvcc. The architecture is the first of the default build, in the release
 tier the last, too: each takes some four minutes of a processor.
 """

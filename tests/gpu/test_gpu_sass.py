@@ -1,5 +1,8 @@
 """What nvcc's machine code says of the GPU kernels (tools/gpu/sass.py): loads in flight, spills.
 
+Promised: every GPU kernel keeps at least four loads in flight and spills no register, where nvcc
+and nvdisasm are.
+
 The counting is tested on disassembly with known answers; the kernels, where nvcc and nvdisasm are.
 """
 

@@ -1,5 +1,8 @@
 """enable(fuse=True): which graphs TensorFlow's optimizers fuse, and that results stay.
 
+Promised: a graph whose place is refused runs as without the optimizer; beside another plug-in for
+CPUs `enable(fuse=True)` is refused in one sentence.
+
 What is fused and refused is specified in test_fuse.py; the rules are the same code.
 """
 

@@ -1,5 +1,8 @@
 """enable(kernels=True): what it replaces, in which execution modes.
 
+Promised: placeholder outputs have shape [0]; functions that have run take the kernels at their next
+call; `enable` says what it replaced, and what is not possible in a sentence, and does the rest.
+
 Every case runs in a process of its own: it cannot be undone.
 """
 
@@ -242,4 +245,5 @@ def test_what_is_not_possible_is_a_sentence_and_the_rest_is_done(monkeypatch, ca
     (sentence,) = enabled.refusals
     assert f"the kernels of TensorFlow {tf.__version__} cannot be replaced" in sentence
     assert (enabled.kernels, enabled.keras, enabled.fuse) == ((), True, False)
+    assert str(enabled) == f"Keras layers\n{sentence}"
     assert sentence in caplog.text

@@ -1,4 +1,8 @@
-"""tf_bn_ops.rewrite: graphs, functions and SavedModels with ops renamed, and back."""
+"""tf_bn_ops.rewrite: graphs, functions and SavedModels with ops renamed, and back.
+
+Promised: a rewritten graph, function or file runs; `...Ex` becomes TensorFlow's ops, in loops and
+branches too; what has no such form is refused by name.
+"""
 
 from __future__ import annotations
 

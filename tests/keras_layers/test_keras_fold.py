@@ -1,5 +1,9 @@
 """fold_batch_norm: a new model computes the same in inference, without the norms beside weights.
 
+Promised: norms behind and in front of linear layers of every kind are folded, in float64 and
+rounded once; TFLite has one op for each convolution; what stays is reported with the reason;
+`verify` finds another result.
+
 In float64 the algebra is exact to some roundings; the other types differ by theirs.
 """
 

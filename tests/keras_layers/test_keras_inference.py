@@ -1,5 +1,9 @@
 """Inference: right in optimized graphs, foldable by converters, and exported without this library.
 
+Promised: exports become TFLite and ONNX with the same results; frozen norms behind every
+convolution and before every activation are right in optimized graphs; a signature that was traced
+in training is refused by the layer's name.
+
 The reference is Keras' model of the same weights.
 """
 
@@ -212,6 +216,22 @@ def test_the_function_behind_convolutions(dtype, onednn):
     whatever that of the norm is."""
     variables = {"TF_ENABLE_ONEDNN_OPTS": str(int(onednn))}
     forked.call(function_behind_convolutions, dtype, **variables)
+
+
+@pytest.mark.parametrize("channels", [4, None])
+@pytest.mark.parametrize("short", range(4))
+def test_vectors_shorter_than_the_channels_are_refused_behind_a_convolution(short, channels):
+    """Where no shape says so before the call; TensorFlow's fused convolution reads beyond them."""
+    specs = [tf.TensorSpec([None, None, None, 4]), tf.TensorSpec([3, 3, 4, channels])]
+
+    @functools.partial(tf.function, input_signature=[*specs, *[tf.TensorSpec([None])] * 4])
+    def infer(x, kernel, *vectors):
+        y = tf.nn.conv2d(x, kernel, 1, "SAME")
+        return tf_bn_ops.fused_batch_norm(y, *vectors, is_training=False).y
+
+    vectors = [tf.ones(2 if i == short else 4) for i in range(4)]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="as the channels of x"):
+        infer(random(2, 4, 4, 4), random(3, 3, 4, 4), *vectors)
 
 
 # ---- Converted for devices -----------------------------------------------------------------------

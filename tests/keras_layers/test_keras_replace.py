@@ -1,5 +1,9 @@
 """replace_batch_norm and restore_batch_norm change a model in place: what changes, and what stays.
 
+Promised: weights, names, compilation and the state of the optimizer stay; wrappers and subclassed,
+nested and shared models are replaced; what stays is logged with the reason; `verify` raises and
+leaves the model as it was.
+
 Of every kind of model: the layers are this module's, the results Keras', all else is untouched, and
 restored the model is what it was.
 """

@@ -1,4 +1,8 @@
-"""enable(keras=True): Keras' own layer on the fused ops, and back."""
+"""enable(keras=True): Keras' own layer on the fused ops, and back.
+
+Promised: derived classes are fused as far as they use the parent's call and moments; masks,
+`renorm` and other backends take Keras' path.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ def data(shape=(6, 4, 5, 3), dtype="float32"):
 
 
 def test_on_and_off():
-    """Promise: Enable(keras=True) reaches layers that exist, and disable() undoes it."""
+    """Promise: `enable(keras=True)` reaches layers that exist, and disable() undoes it."""
     before, x = KERAS_LAYER(), data()
     assert not is_fused(before, x, training=True)
     assert enable() == enable() == tf_bn_ops.Enabled(keras=True)

@@ -1,5 +1,9 @@
 """update_batch_norm: the moving statistics are those of all samples, and nothing else is changed.
 
+Promised: moving statistics become the exact ones of all samples, whatever the batch sizes, in every
+rank, axis and type; samples in a mask, shared layers and wrappers count; what is kept is named with
+the reason.
+
 The reference is NumPy in float64 over the whole data set.
 """
 
@@ -183,6 +187,69 @@ def test_one_pass_is_of_training_and_further_ones_of_inference(make):
     assert_statistics(last, dense(first(ROWS)).numpy(), rtol=1e-5)
 
 
+class Traced(keras.layers.Layer):
+    """Calls two norms in a tf.function: its `call`, one of its own, or one within another."""
+
+    def __init__(self, place, decorate):
+        super().__init__()
+        self.first, self.last = KERAS_LAYER(), KERAS_LAYER()
+        self.dense = keras.layers.Dense(4, bias_initializer="ones")
+
+        def norms(x, training):
+            if tf.reduce_any(tf.math.is_nan(x)):  # For Autograph.
+                x = tf.zeros_like(x)
+            return self.last(self.dense(self.first(x, training=training)), training=training)
+
+        self.norms = decorate(norms) if decorate else norms
+        if place == "nested":
+            self.norms = decorate(lambda x, training, inner=self.norms: inner(x, training))
+
+    def build(self, shape):
+        for layer in (self.first, self.dense, self.last):
+            layer.build(shape)
+
+    def call(self, x, training=None):
+        return self.norms(x, bool(training))
+
+
+class TracedCall(Traced):
+    @tf.function(jit_compile=True)
+    def call(self, x, training=None):
+        return self.last(self.dense(self.first(x, training=training)), training=training)
+
+
+class TracedDropout(keras.layers.Dropout):
+    @tf.function
+    def call(self, inputs, training=False):
+        return super().call(inputs, training=training)
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+@pytest.mark.parametrize(
+    ("place", "decorate"),
+    [("own", tf.function), ("nested", tf.function(jit_compile=True)), ("call", None)],
+)
+def test_functions_of_the_model_keep_their_traces(eagerly, place, decorate):
+    """Those of before are not used, and none is left behind."""
+    layer = (TracedCall if place == "call" else Traced)(place, decorate)
+    model = sequential(layer, TracedDropout(0.5))
+    model.compile(keras.optimizers.SGD(0.0), "mse", run_eagerly=eagerly, jit_compile=False)
+    fit = lambda: model.fit(ROWS, ROWS, batch_size=37, verbose=0, shuffle=False)  # noqa: E731
+    fit()
+    update_batch_norm(model, ROWS, batch_size=37, passes=2, verbose=0)
+    assert_statistics(layer.first, ROWS)
+    assert_statistics(layer.last, layer.dense(layer.first(ROWS)).numpy(), rtol=1e-5)
+    assert tf.reduce_any(model(ROWS, training=True) == 0)
+    before = [*moving(layer.first), *moving(layer.last)]
+    fit()
+    x = ROWS
+    for norm, (mean, variance) in {layer.first: before[:2], layer.last: before[2:]}.items():
+        np.testing.assert_allclose(norm.moving_mean, 0.99 * mean + 0.01 * x.mean(0), rtol=1e-5)
+        want = 0.99 * variance + 0.01 * x.var(0)
+        np.testing.assert_allclose(norm.moving_variance, want, rtol=1e-5)
+        x = layer.dense((x - x.mean(0)) / np.sqrt(x.var(0) + 1e-3)).numpy()
+
+
 def test_a_shared_layer_has_the_samples_of_all_its_calls():
     norm, inputs = KERAS_LAYER(), [keras.Input((4,)), keras.Input((4,))]
     model = keras.Model(inputs, norm(inputs[0]) + norm(inputs[1]))
@@ -249,7 +316,7 @@ def state(model):
 
 @pytest.mark.parametrize("dropout", [False, True])
 def test_nothing_else_changes(dropout):
-    """Promise: Update_batch_norm changes moving statistics and nothing else."""
+    """Promise: `update_batch_norm` changes moving statistics and nothing else."""
     model = compiled()
     before, attributes = state(model), {id(m): {*vars(m)} for m in model._flatten_layers()}
     functions = model.train_function, model.predict_function

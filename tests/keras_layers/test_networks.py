@@ -39,3 +39,5 @@ def test_what_is_further_from_float64_is_a_fault():
     row["replaced"] = distances.ratios(off(1e-4), keras, 2.0**-24)
     assert len(networks.faults(row)) == len(distances.KINDS)
     assert "no kernel" in networks.faults({**row, "kernels": 0})[-1]
+    diverged = dict.fromkeys(distances.KINDS, np.inf)
+    assert not any(distances.ratios(diverged, [diverged, keras[0]], 2.0**-24).values())

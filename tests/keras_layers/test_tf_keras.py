@@ -1,5 +1,7 @@
 """Keras 2, as the package tf_keras: its layers call the ops that the override serves.
 
+Promised: tools for Keras 3 refuse a tf_keras model with the line that serves it.
+
 In processes of their own, with the package itself; requirements/without_dependencies.txt has it.
 """
 

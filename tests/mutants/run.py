@@ -1,6 +1,6 @@
 """Proof that the conformance run can fail: it has to catch every mutant of mutants.toml.
 
-usage: python tests/mutants/run.py [--markdown=PAGE] [NAME ...]
+usage: python tests/mutants/run.py [--record] [NAME ...]
 
 Copies the sources into a temporary folder and builds the TensorFlow-free core there (one ISA, no
 optimization, which is bitwise identical; make rebuilds what an edit touches). Then every mutant is
@@ -271,15 +271,13 @@ def unchanged_passes(library: pathlib.Path, most: dict[str, int]) -> bool:
     return not any(control.failure for control in controls)
 
 
-def write_page(page: pathlib.Path, outcomes: list[Outcome]) -> None:
-    """Writes the score; mutants that did not run keep what the page says of them."""
-    known = score.of_page(page.read_text(encoding="utf-8")) if page.exists() else {}
-    known |= {outcome.name: outcome for outcome in outcomes}
-    listed = [known[m.name] for m in load_mutants() if m.name in known]
-    page.write_text(score.as_page(listed), encoding="utf-8")
+def record(outcomes: list[Outcome]) -> None:
+    """Records the score; mutants that did not run keep what was recorded of them."""
+    known = score.recorded() | {outcome.name: outcome for outcome in outcomes}
+    score.record([known[m.name] for m in load_mutants() if m.name in known])
 
 
-def run(names: list[str], folder: pathlib.Path, page: pathlib.Path | None = None) -> int:
+def run(names: list[str], folder: pathlib.Path, keep: bool = False) -> int:
     """Runs the mutants of these names (all without), prints the score, returns the status."""
     chosen = chosen_mutants(names)  # Before anything is built.
     started = time.monotonic()
@@ -295,8 +293,8 @@ def run(names: list[str], folder: pathlib.Path, page: pathlib.Path | None = None
         f"{len(outcomes) - len(possible)} that no case can catch, "
         f"{time.monotonic() - started:.0f} s"
     )
-    if page is not None:
-        write_page(page, outcomes)
+    if keep:
+        record(outcomes)
     as_expected = all(bool(o.caught_by) != bool(o.reason) for o in outcomes)
     return 0 if passes and as_expected else 1
 
@@ -304,12 +302,11 @@ def run(names: list[str], folder: pathlib.Path, page: pathlib.Path | None = None
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants to run; all without")
-    parser.add_argument("--markdown", metavar="PAGE", help="write the score to this page")
+    parser.add_argument("--record", action="store_true", help="keep results, write the table")
     arguments = parser.parse_args()
-    page = pathlib.Path(arguments.markdown) if arguments.markdown else None
     try:
         with tempfile.TemporaryDirectory() as folder:
-            return run(arguments.names, pathlib.Path(folder), page)
+            return run(arguments.names, pathlib.Path(folder), arguments.record)
     except MutantError as e:
         print(f"mutants: {e}", file=sys.stderr)
         return 2

@@ -1,15 +1,23 @@
 """The mutation score: how many mutants of each formula were caught, by which output, and why others
-were not; as text, and as the page docs/mutants.md.
+were not; as text, and as the table of docs/evidence.md, with all mutants in a file.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
+import json
+import pathlib
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.models.formula_models import MODELS
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+
+import evidence
+
+FILE = evidence.FOLDER / "mutants.json"
 
 GATHER_STATS = "BatchNormGatherStats"  # No op of a view: it has no spec.
 _GATHER_FORMULA = "batch_norm_gather_stats"
@@ -43,8 +51,8 @@ class Outcome:
     name: str
     what: str
     formula: str
-    output: str
-    caught_by: str
+    output: str = ""
+    caught_by: str = ""
     reason: str = ""
 
 
@@ -87,48 +95,24 @@ def as_text(outcomes: Sequence[Outcome]) -> str:
     return "\n".join([*lines, *(f"survives: {line}" for line in survivors(outcomes))])
 
 
-_PAGE = """\
-# Mutation score
-
-Is the conformance run able to fail? Each line of the second table is a kernel that is wrong on
-purpose, an edit of the sources (`tests/mutants/mutants.toml`). The cases of the default conformance
-run of the ops of its formula judge it with their strict bounds until one fails. Where a single
-output is wrong it has to be that output that fails. Survivors have the reason why no case can catch
-them; a survivor without one, or a caught one with one, fails the run.
-
-```sh
-make mutants ARGS=--markdown=docs/mutants.md    # writes this page, half an hour
-```
-
-| formula | mutants caught | survivors | outputs with a mutant of their own |
-| --- | --- | --- | --- |
-"""
+def as_table(outcomes: Sequence[Outcome]) -> str:
+    cells = [[f"`{f}`", *others] for f, *others in _rows(outcomes)]
+    columns = ["formula", "mutants caught", "survivors", "outputs with a mutant of their own"]
+    return evidence.as_table(columns, cells)
 
 
-def as_page(outcomes: Sequence[Outcome]) -> str:
-    """The page; `outcomes` in the order of mutants.toml."""
-    lines = [f"| `{f}` | {c} | {s} | {own} |" for f, c, s, own in _rows(outcomes)]
-    lines += ["", "| mutant | formula | wrong output | what is wrong | caught by |"]
-    lines += ["| --- | --- | --- | --- | --- |"]
+def recorded() -> dict[str, Outcome]:
+    rows = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {}
+    return {name: Outcome(name, **row) for name, row in rows.items()}
+
+
+def record(outcomes: Sequence[Outcome]) -> None:
+    """Keeps the outcomes, in the order of mutants.toml, and writes the table."""
+    rows = []
     for o in outcomes:
-        how = o.caught_by or f"survives: {o.reason}"
-        lines.append(f"| `{o.name}` | `{o.formula}` | {o.output} | {_escaped(o.what)} | {how} |")
-    return _PAGE + "\n".join(lines) + "\n"
-
-
-def _escaped(text: str) -> str:
-    return re.sub(r"([*_|<>])", r"\\\1", text)
-
-
-_ROW = re.compile(r"^\| `([\w-]+)` \| `(\w+)` \| (\w*) \| (.*) \| (.*) \|$", re.M)
-
-
-def of_page(page: str) -> dict[str, Outcome]:
-    """What a page says of each mutant."""
-    found = {}
-    for name, formula, output, what, how in _ROW.findall(page):
-        survives = how.startswith("survives: ")
-        reason = how.removeprefix("survives: ") if survives else ""
-        plain = re.sub(r"\\(.)", r"\1", what)
-        found[name] = Outcome(name, plain, formula, output, "" if survives else how, reason)
-    return found
+        name, *others = dataclasses.asdict(o).items()
+        row = {key: value for key, value in others if value}
+        rows.append(f"{json.dumps(name[1])}: {json.dumps(row)}")
+    FILE.write_text("{\n" + ",\n".join(rows) + "\n}\n", "utf-8")
+    page = evidence.with_table(evidence.PAGE.read_text("utf-8"), "mutants", as_table(outcomes))
+    evidence.PAGE.write_text(page, "utf-8")

@@ -407,6 +407,72 @@ def test_several_mistakes_at_once_are_refused_and_change_nothing(op, times):
     assert bits(call(tensors)) == want
 
 
+_HUGE = {"y_backprop": -3.5e35, "x_backprop_grad": -3.5e35}
+_VECTORS = ("scale", "offset", "mean", "variance")
+# Malformed calls that advisories, reports and fuzzers have published: layout and shape of x, then
+# shapes of vectors, and what else is unusual.
+PUBLISHED: dict[str, tuple[str, list[int], dict[str, list[int]], dict[str, Any]]] = {
+    "CVE-2021-41223": (
+        *("NCHW", [1, 1, 1, 2], {"scale": [1, 1], "mean": [1, 1], "variance": [1, 1, 1]}),
+        {"gradient": [1, 1, 3, 3], "epsilon": 1.0},
+    ),
+    "CVE-2021-29583, one for six": ("NHWC", [2, 2, 2, 6], {key: [1] for key in _VECTORS}, {}),
+    "CVE-2021-29583, empty": ("NHWC", [2, 2, 2, 1], {key: [0] for key in _VECTORS}, {}),
+    "tensorflow 58999": ("NHWC", [3, 2, 4, 2], {"scale": []}, {}),
+    "tensorflow 59001": ("NHWC", [3, 2, 4, 2], {"scale": []}, {"dtype": "half"}),
+    "tensorflow 59014": ("NCDHW", [1, 2, 6, 1, 3], {"scale": []}, {"dtype": "half"}),
+    "tensorflow 59188": ("NHWC", [3, 2, 4, 2], {}, {"types": {"scale": "uint32"}}),
+    "tensorflow 59399": ("NHWC", [3, 2, 4, 2], {}, {"values": {"variance": 0.5}, "epsilon": -1.0}),
+    "tensorflow 59399, below": ("NHWC", [3, 2, 4, 2], {}, {"epsilon": -1e30}),
+    "fuzzer, one pixel": ("NHWC", [1, 1, 6, 2], {"scale": []}, {}),
+    "fuzzer, channels first": ("NCHW", [1, 6, 4, 1], {"scale": []}, {"values": _HUGE}),
+    "fuzzer, channels last": ("NHWC", [3, 2, 4, 2], {"scale": []}, {"values": _HUGE}),
+    "fuzzer, inference": (
+        *("NHWC", [3, 2, 4, 2], {"mean": [], "variance": [1, 1]}, {"mode": "frozen"}),
+    ),
+    "pytorch 85217": ("NCHW", [2, 3, 4, 4], {"scale": [0] * 10, "mean": [0], "variance": [0]}, {}),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_malformed_call_is_refused(name):
+    """Or computed, where nothing but epsilon and a variance is unusual.
+
+    Promise: Published malformed calls of batch norm, by name, crash no op.
+    """
+    layout, shape, vectors, more = PUBLISHED[name]
+    asked = 0
+    for op in OPS.values():
+        alike = [known for known in op.layouts if spec.LAYOUTS[known] == spec.LAYOUTS[layout]]
+        mode, dtype = more.get("mode", op.modes[0]), more.get("dtype", op.dtypes[0])
+        if not alike or mode not in op.modes or dtype not in op.dtypes:
+            continue
+        case = small(op, alike[0], mode, shape=tuple(shape), dtype=dtype)
+        call, tensors, _ = call_of(dataclasses.replace(case, epsilon=more.get("epsilon", 1e-3)))
+        sound, right, _ = call_of(case)
+        want = bits(sound(right))
+        odd = {arg.name: tensors[arg.name] for arg in op.inputs if arg.name in tensors}
+        for arg in op.inputs:
+            if arg.name in odd:
+                is_gradient = arg.role in ("y_backprop", "x_backprop_grad") and "gradient" in more
+                new = (
+                    more["gradient"] if is_gradient else vectors.get(arg.role, odd[arg.name].shape)
+                )
+                value = more.get("values", {}).get(arg.role, 1.0)
+                numbers = np.full(new, value).astype(tensors[arg.name].dtype.as_numpy_dtype)
+                odd[arg.name] = tf.cast(numbers, more.get("types", {}).get(arg.role, numbers.dtype))
+        try:
+            call(odd)
+            refused = False
+        except REFUSALS as error:
+            refused = bool(str(error).strip())
+        is_told = {arg.role for arg in op.inputs} & {*vectors, *more.get("types", ())}
+        assert refused == bool(is_told), (op.name, refused)
+        assert bits(sound(right)) == want
+        asked += 1
+    assert asked
+
+
 # ---- Compiled by XLA -----------------------------------------------------------------------------
 
 
@@ -420,8 +486,9 @@ def test_compiled(op, how, times, monkeypatch):
     monkeypatch.setenv("TF_BN_OPS_XLA", how)
     count = 2 if times == 1 else len(combinations(op))
     cases = drawn(op, count, 12, "xla" if how else "eager+xla")
-    # Of a variance of infinity XLA's operations make something else behind an activation.
-    assert_all_pass(case for case in cases if not (how and case.kind == "odd_statistics"))
+    # A y in float64 may be an ulp off that of the kernels, which decides at an activation's bound.
+    is_left_out = lambda c: how and c.kind == "odd_statistics" and c.dtype == "float64"  # noqa: E731
+    assert_all_pass(case for case in cases if not is_left_out(case))
 
 
 # ---- tf.vectorized_map ---------------------------------------------------------------------------

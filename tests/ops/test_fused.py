@@ -1,4 +1,9 @@
-"""fused_batch_norm: values and gradients are those of float64 autodiff of the formula."""
+"""fused_batch_norm: values and gradients are those of float64 autodiff of the formula.
+
+Promised: in training `fused_batch_norm` is one op in each direction; parameters stand in
+TensorFlow's order; it is differentiated by everything that it takes and returns, in reverse and
+forward mode, in functions and loops; wrong arguments are one sentence.
+"""
 
 from __future__ import annotations
 

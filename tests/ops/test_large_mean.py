@@ -1,5 +1,10 @@
 """Gradients of whole layers in training, at means and variances that float32 does not hold: in
-every path from a forward op to its gradient they are right, within roundings of float32."""
+every path from a forward op to its gradient they are right, within roundings of float32.
+
+Promised: eagerly, compiled by XLA, behind an activation, in rewritten graphs and on replaced
+kernels the gradient takes the mean that its forward op kept; where a caller gives other statistics
+or another epsilon, those.
+"""
 
 from __future__ import annotations
 

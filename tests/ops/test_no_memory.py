@@ -1,6 +1,6 @@
 """Without memory: an allocation of the library that fails is an error of the call.
 
-Promised: std::bad_alloc leaves neither an op's Compute, nor the handler of XLA's custom call, nor
+Promised: `std::bad_alloc` leaves neither an op's Compute, nor the handler of XLA's custom call, nor
 the C ABI, whose callers are not to be unwound: whichever allocation fails, the call has its result,
 or ends in ResourceExhaustedError, or in the status 1 with a sentence; the next call is right.
 """

@@ -1,4 +1,8 @@
-"""Loading the ops, lack of memory, and tensors of more than 2^31 elements."""
+"""Loading the ops, lack of memory, and tensors of more than 2^31 elements.
+
+Promised: a bare `tf.load_op_library` of the path gives the ops; a call that memory does not suffice
+for is ResourceExhausted.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""What is special to one op, or to the twins of TensorFlow's ops; test_every_op.py has the rest."""
+"""What is special to one op, or to the twins of TensorFlow's ops; test_every_op.py has the rest.
+
+Promised: twins of TensorFlow's ops return its named tuples and refuse what they refuse; the second
+order takes any rank and exists up to the fourth derivative, on TensorFlow's ops; epsilon keeps its
+double precision where the op takes one; parts of synchronised batch norm take channels in any
+dimension, ignore parts without elements and have gradients.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,10 @@
 """The ops under jit_compile=True, beyond what test_every_op.py has: how programs are compiled, that
-they train and differentiate, and loading."""
+they train and differentiate, and loading.
+
+Promised: an op compiled by XLA on the CPU is one call of its kernel, and its gradient too; with
+TF_BN_OPS_XLA=hlo, as for GPUs, the program consists of XLA's operations, within the bounds of the
+kernels; a library for XLA that is missing or broken disables `jit_compile=True` alone.
+"""
 
 from __future__ import annotations
 

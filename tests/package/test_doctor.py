@@ -95,6 +95,15 @@ def test_lines_and_exit_status(monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == "1 problem"
 
 
+def test_an_instruction_set_that_there_is_not_is_no_reason_to_rebuild():
+    result = run_doctor(**{c_abi.ISA_VARIABLE: "mmx"})
+    ops, _ = (line for line in result.stdout.splitlines() if line.startswith("problem "))
+    assert ops.split(maxsplit=2)[2] == (
+        f"cannot be used: The environment variable {c_abi.ISA_VARIABLE} is invalid: there is no "
+        f'CPU implementation "mmx"; this build has {", ".join(c_abi.implementations())}'
+    )
+
+
 @pytest.mark.parametrize("arguments", [["--jsn"], ["now"]])
 def test_wrong_usage(arguments, capsys):
     assert commands.main(["tf_bn_ops", "doctor", *arguments]) == 2

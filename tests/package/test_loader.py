@@ -1,4 +1,8 @@
-"""The loader: nothing happens on import, and each way to fail is one sentence with what to do."""
+"""The loader: nothing happens on import, and each way to fail is one sentence with what to do.
+
+Promised: importing does nothing; each way in which a library is missing, broken or of another build
+is one sentence with what to do; a package for several TensorFlows chooses by version.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""`tf_bn_ops.report()` and TF_BN_OPS_REPORT: everything that ran is counted once, at its place."""
+"""`tf_bn_ops.report()` and TF_BN_OPS_REPORT: everything that ran is counted once, at its place.
+
+Promised: calls are counted at the path of their layer in every thread, at their node in sessions
+and SavedModels, over replicas and in programs of XLA; what stayed has its reason; every process has
+a file of its own, whole or not there.
+"""
 
 import collections
 import fcntl

@@ -1,5 +1,8 @@
 """`python -m tf_bn_ops run`: the program as Python runs it, and the switch in all its processes.
 
+Promised: what was asked for and is not possible ends the program with one sentence and status 2;
+`%load_ext tf_bn_ops` does the same for a notebook's process.
+
 Where TensorFlow does not matter the programs do without: each is run by Python, too, and compared.
 """
 

@@ -1,5 +1,9 @@
 """The switch alone: TF_BN_OPS in processes of their own, from the first line of Python on.
 
+Promised: TF_BN_OPS takes a list, and an unknown word fails every import with those that exist;
+children of multiprocessing have it; Keras versions out of range, and other backends, are one
+sentence.
+
 What the switch puts in place is tested with the ops, graphs and layers. Where TensorFlow does not
 matter a stand-in is imported, and the programs with the real one are few or long.
 """

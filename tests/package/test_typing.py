@@ -1,4 +1,8 @@
-"""Types as an editor sees them: fields, data formats, names of the package."""
+"""Types as an editor sees them: fields, data formats, names of the package.
+
+Promised: type checkers report wrong fields, data formats and names; each public name has its reason
+in docs/api.md, and `dir` shows no other.
+"""
 
 from __future__ import annotations
 

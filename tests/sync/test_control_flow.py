@@ -1,5 +1,9 @@
 """In loops, branches, functions and derivatives: the result of one replica with the whole batch, or
-one sentence before anything waits."""
+one sentence before anything waits.
+
+Promised: of every place of the table in docs/synchronized.md: the result of one replica with the
+whole batch, or one sentence before anything waits.
+"""
 
 from __future__ import annotations
 

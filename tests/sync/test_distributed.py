@@ -1,5 +1,9 @@
 """Without synchronisation, under TensorFlow's own distributed runtime: replicas train as on
-TensorFlow's ops, and the ops run on the device of another process."""
+TensorFlow's ops, and the ops run on the device of another process.
+
+Promised: ops run on the devices of remote workers with bitwise identical results; replicas without
+synchronisation train as on TensorFlow's ops.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """BatchNormalization(synchronized=True): training over replicas is training on the whole batch.
 
+Promised: masks count and weigh as in the Keras that is installed; a layer without other replicas is
+the one without synchronisation; `update_batch_norm` is of all replicas.
+
 The reference is the layer without synchronisation on one device, which has the whole batch.
 """
 
@@ -29,7 +32,7 @@ TARGETS = RNG.normal(0, 1, (8, 1)).astype(np.float32)
 MASK = RNG.random((8, 6, 6)) < 0.6
 WEIGHTS = MASK * RNG.choice([0.5, 1.0, 3.0], MASK.shape)
 LAST = np.arange(8)[:, None, None] >= 3  # The rows of the second replica.
-ENDS = {1: [0, 8], 2: [0, 3, 8]}
+ENDS, EMPTY = {1: [0, 8], 2: [0, 3, 8]}, {1: [0, 8], 2: [0, 8, 8]}
 
 
 def statistics_of(layer: Any) -> list[list[float]]:
@@ -79,13 +82,15 @@ def not_synchronized(strategy: Any) -> list[dict[str, Any]]:
     return results
 
 
-def by_hand(strategy: Any, mask: Any = None) -> dict[str, Any]:
+def by_hand(
+    strategy: Any, mask: Any = None, ends: Any = ENDS, dtype: str = "float32"
+) -> dict[str, Any]:
     """A loop of its own, with parts of three and five samples, perhaps behind a mask."""
     count = strategy.num_replicas_in_sync
     with strategy.scope():
-        layer = BatchNormalization(momentum=0.8, synchronized=count > 1)
+        layer = BatchNormalization(momentum=0.8, synchronized=count > 1, dtype=dtype)
         layer.build((None, 6, 6, 3))
-    ends = tf.constant(ENDS[count])
+    ends = tf.constant(ends[count])
 
     def replica_step() -> Any:
         context = tf.distribute.get_replica_context()
@@ -95,7 +100,7 @@ def by_hand(strategy: Any, mask: Any = None) -> dict[str, Any]:
         part = None if mask is None else tf.constant(mask)[begin:end]
         with tf.GradientTape() as tape:
             tape.watch(x)
-            y = layer(x, training=True, mask=part)
+            y = tf.cast(layer(x, training=True, mask=part), tf.float32)
             loss = tf.reduce_sum(tf.square(y - 0.1 * tf.constant(TARGETS)[begin:end, None, None]))
         weights = [layer.gamma, layer.beta]
         of_x, *gradients = tape.gradient(loss, [x, *(weight.value for weight in weights)])
@@ -120,6 +125,9 @@ def trained(strategy: Any) -> dict[str, Any]:
     results["weights"] = by_hand(strategy, WEIGHTS)
     results["a replica without samples"] = by_hand(strategy, MASK & LAST)
     results["no samples"] = by_hand(strategy, MASK & False)
+    results["an empty replica"] = by_hand(strategy, ends=EMPTY)
+    results["an empty replica with a mask"] = by_hand(strategy, MASK, EMPTY)
+    results["an empty replica in float64"] = by_hand(strategy, ends=EMPTY, dtype="float64")
     if "TF_CONFIG" not in os.environ:  # Keras' fit does not run under that strategy.
         for dtype in ("float32", "mixed_float16", "mixed_bfloat16"):
             results[dtype] = by_fit(strategy, dtype)

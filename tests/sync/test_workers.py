@@ -1,4 +1,8 @@
-"""Workers of MultiWorkerMirroredStrategy over loopback: right together, an error if one fails."""
+"""Workers of MultiWorkerMirroredStrategy over loopback: right together, an error if one fails.
+
+Promised: any split over real processes is right at a large mean, and bitwise identical on every
+run; a step under parameter servers has the statistics of its own batch.
+"""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
+import shlex
 import shutil
 from typing import Any
 
@@ -99,5 +100,5 @@ def execute(given: argparse.Namespace) -> int:
     print(f"{len(cases)} cases in {to}; {overview.covered(pairs)}")
     for sentence in overview.missing_pairs(pairs):
         print(f"not covered: {sentence}")
-    print(f"judge results with: python {to / 'judge.py'} RESULTS")
+    print(f"judge results with: python {shlex.quote(str(to / 'judge.py'))} RESULTS")
     return 0

@@ -177,7 +177,7 @@ class Problem:
         return self.type_of(role).widen(self.values[role], work)
 
     def copy(self) -> Problem:
-        """With arrays of its own."""
+        """A copy with arrays of its own."""
         return dataclasses.replace(self, values={r: a.copy() for r, a in self.values.items()})
 
 
@@ -272,7 +272,7 @@ def random_problem(
     side_input: bool = False,
     **fields: Any,
 ) -> Problem:
-    """Normal data; mean and variance are not those of x.
+    """Normal data; mean and variance are not computed from x.
 
     Args:
       view: [outer, channels, inner].

@@ -129,7 +129,7 @@ class _Linear:
             self.bias = self.bias + (added.ravel() if _is(self.layer, _DEPTHWISE) else added.sum(0))
 
     def changed(self, change: Callable[[_Linear], None]) -> _Linear | None:
-        """With other weights; None where those are not finite in the layer's types."""
+        """The layer with other weights; None where those are not finite in the layer's types."""
         other = copy.copy(self)
         other.weights = {name: value.copy() for name, value in self.weights.items()}
         with np.errstate(all="ignore"):
@@ -140,7 +140,7 @@ class _Linear:
         return other if all(size <= largest for size in sizes) else None
 
     def config(self) -> dict[str, Any]:
-        """Of the layer with a bias, and without what has no meaning in inference."""
+        """The layer's config, with a bias, and without what has no meaning in inference."""
         config = self.layer.get_config()
         for name in config:
             if name.endswith(("_regularizer", "_constraint")):

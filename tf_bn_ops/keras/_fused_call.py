@@ -71,7 +71,7 @@ class Behind(NamedTuple):
         )
 
     def of(self, y: Any) -> Any:
-        """By Keras' ops, of the result of the normalization."""
+        """Computes it by Keras' ops from the result of the normalization."""
         if self.side_input is not None:
             y = keras.ops.add(y, keras.ops.cast(self.side_input, y.dtype))
         return activated(keras.ops, self.activation, y)
@@ -125,20 +125,30 @@ def _by_parent(
         return parent_call(inputs, training=training, mask=mask)
     with keras.StatelessScope() as scope:
         y = parent_call(inputs, training=training, mask=mask)
+    size = _size(inputs)
+    if mask is None and _exchanges(layer, mask):
+        size = _replicas.current().all_sum(tf.cast([size], tf.float64))[0]
     values = ((v, scope.get_current_value(v)) for v in layer.non_trainable_variables)
-    _assign(inputs, [(v, value) for v, value in values if value is not None])
+    _assign(size, [(v, value) for v, value in values if value is not None])
     return y
 
 
-def _assign(inputs: Any, values: Sequence[tuple[Any, Any]]) -> None:
-    """Gives variables the new moving statistics, unless the call is repeated for a gradient, or the
-    batch is empty, whose statistics Keras has as NaN: the last batch of a data set may leave a
-    replica without a sample."""
+def _size(inputs: Any) -> Any:
+    """The number of elements, a tensor where it is not known."""
     size = tf.TensorShape(inputs.shape).num_elements()
-    if size == 0 or _is_recomputed():
+    return tf.size(inputs) if size is None else size
+
+
+def _assign(size: Any, values: Sequence[tuple[Any, Any]]) -> None:
+    """Gives variables the new moving statistics, unless the call is repeated for a gradient, or the
+    batch that they are of has the size 0, whose statistics Keras has as NaN: the last batch of a
+    data set may leave a replica without a sample, and synchronised ones share a batch."""
+    is_known = isinstance(size, int)
+    if (is_known and size == 0) or _is_recomputed():
         return
     for variable, value in values:
-        variable.assign(value if size else tf.where(tf.size(inputs) > 0, value, variable))
+        value = tf.cast(value, variable.dtype)
+        variable.assign(value if is_known else tf.where(size > 0, value, variable))
 
 
 def _is_recomputed() -> bool:
@@ -286,7 +296,7 @@ def _normalize(
         bessel_correction=False,
     )
     _report.tag(layer, y)
-    _assign(inputs, [(layer.moving_mean, mean), (layer.moving_variance, variance)])
+    _assign(_size(inputs), [(layer.moving_mean, mean), (layer.moving_variance, variance)])
     if layout.inserted:
         y = tf.squeeze(y, layout.inserted)
     return _cast(y, layer.compute_dtype)
@@ -335,9 +345,11 @@ def _synchronized(layer: Any, inputs: Any, mask: Any, behind: Behind) -> Any:
         # As in Keras, whose mask may leave out all samples.
         of_nothing=float("nan") if mask is None else 0.0,
     )
-    values = (tf.cast(average, tf.float32) for average in averages)
     moving_variables = (layer.moving_mean, layer.moving_variance)
-    _assign(inputs, [*zip(moving_variables, values, strict=True)])
+    size = statistics.count
+    if mask is not None:  # Which counts nothing where it leaves out all samples, too.
+        size = _size(inputs) if statistics.replicas.size == 1 else 1
+    _assign(size, [*zip(moving_variables, averages, strict=True)])
     return _cast(y, layer.compute_dtype)
 
 

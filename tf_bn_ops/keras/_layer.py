@@ -40,9 +40,9 @@ class BatchNormalization(keras.layers.BatchNormalization):
     op in each direction: `layer(x, side_input=shortcut)` is activation(normalized x + shortcut).
 
     Args:
-      *args: those of the parent.
-      activation: None, or one of those of `tf_bn_ops.fused_batch_norm`.
-      **kwargs: those of the parent.
+      *args: as Keras' layer takes them.
+      activation: None, or one that `tf_bn_ops.fused_batch_norm` takes.
+      **kwargs: as Keras' layer takes them.
     """
 
     # Class attributes, because a replaced layer has not been through __init__.

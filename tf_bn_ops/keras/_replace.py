@@ -90,7 +90,7 @@ def replace_batch_norm(model: _Model, verify: Any = None) -> _Model:
     Keras' path. Models that share layers with this one share the change.
 
     What cannot be replaced stays as it is: layers of classes that are derived from Keras', and
-    those of which no call can be fused. They are logged by name with the reason (logger
+    layers of which no call can be fused. They are logged by name with the reason (logger
     "tf_bn_ops"), and `batch_norm_report` returns them.
 
     Args:

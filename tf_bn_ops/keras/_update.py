@@ -1,6 +1,6 @@
 """Moving statistics of given weights: exact ones, of all samples of a data set.
 
-After weights were averaged, swapped, rounded or copied, the moving statistics are those of other
+After weights were averaged, swapped, rounded or copied, the moving statistics belong to other
 weights. PyTorch's name for what is here is `torch.optim.swa_utils.update_bn`.
 """
 
@@ -10,6 +10,7 @@ import contextlib
 import functools
 import inspect
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -27,6 +28,8 @@ __all__ = ["UpdateBatchNorm", "update_batch_norm"]
 
 _NOT_CALLED, _NO_SAMPLES = "is not called in training mode", "got no samples"
 _Verbose = Literal["auto", 0, 1, 2]
+_FUNCTION: Any = type(tf.function(lambda: None))
+_LOCK, _PASS = threading.RLock(), threading.local()
 
 
 def update_batch_norm(
@@ -107,6 +110,7 @@ def update_batch_norm(
             else:
                 measured[path] = _Measured(layer)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_functions_traced_anew())
         stack.enter_context(_restored(model))
         for m in measured.values():
             stack.enter_context(_replaced(m.layer, "_moments", m.moments))
@@ -190,7 +194,7 @@ class UpdateBatchNorm(keras.callbacks.Callback):
 
 
 class _Measured:
-    """A layer whose moments are those of `moments`, which sums up what it is called with."""
+    """A layer whose moments are computed by `moments`, which sums up what it is called with."""
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
@@ -206,7 +210,7 @@ class _Measured:
         )
 
     def moments(self, inputs: Any, mask: Any) -> Any:
-        """In the place of the layer's `_moments`, which Keras', this library's and switched layers
+        """Replaces the layer's `_moments`, which Keras', this library's and switched layers
         call with what they normalise, since they are fused with Keras' own alone."""
         weights, axis = weights_of(mask), self.layer.axis % inputs.shape.rank
         if weights is not None and axis != inputs.shape.rank - 1:
@@ -265,10 +269,15 @@ def _read(strategy: Any, measured: dict[str, _Measured]) -> None:
 def _pass_function(model: Any) -> Callable[[list[Any]], Any]:
     """What `predict` calls with the data of a step: `fit`'s forward pass, without a result."""
     training = {"training": True} if model._call_has_training_arg else {}
+    functions: dict[Any, Any] = {}
 
     def step(data: Any) -> None:
         x, _, _ = keras.utils.unpack_x_y_sample_weight(keras.tree.map_structure(_present, data))
-        model(x, **training)
+        _PASS.functions = functions
+        try:
+            model(x, **training)
+        finally:
+            _PASS.functions = None
 
     def call(batches: list[Any]) -> Any:
         for batch in batches:
@@ -276,6 +285,32 @@ def _pass_function(model: Any) -> Callable[[list[Any]], Any]:
         return tf.zeros([1])
 
     return call if model.run_eagerly else tf.function(call, reduce_retracing=True, autograph=False)
+
+
+@contextlib.contextmanager
+def _functions_traced_anew() -> Iterator[None]:
+    """Has each tf.function that the model calls in a step traced for the pass alone.
+
+    What was traced before would call no `moments`, and what is traced here would call them later.
+    """
+
+    def called(function: Any, *args: Any, **kwargs: Any) -> Any:
+        functions = getattr(_PASS, "functions", None)
+        if functions is None or type(function) is not _FUNCTION:
+            return call(function, *args, **kwargs)
+        if function not in functions:
+            functions[function] = tf.function(
+                function.python_function, autograph=getattr(function, "_autograph", True)
+            )
+        return call(functions[function], *args, **kwargs)
+
+    with _LOCK:
+        call = _FUNCTION.__call__
+        _FUNCTION.__call__ = functools.wraps(call)(called)
+        try:
+            yield
+        finally:
+            _FUNCTION.__call__ = call
 
 
 def _present(value: Any) -> Any:

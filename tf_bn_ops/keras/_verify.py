@@ -78,7 +78,7 @@ def check_outputs(model: Any, other: Any, x: Any) -> None:
 
 
 def _outputs(model: Any, x: Any, training: bool) -> list[np.ndarray]:
-    """Of ragged and sparse tensors too; an output may be None."""
+    """All outputs, of ragged and sparse tensors too; an output may be None."""
     outputs = tf.nest.flatten(model(x, training=training), expand_composites=True)
     return [np.asarray(keras.ops.convert_to_numpy(v)) for v in outputs if v is not None]
 
@@ -133,7 +133,7 @@ def _largest_difference(expected: list[np.ndarray], found: list[np.ndarray]) -> 
 
 
 def _parts(array: np.ndarray) -> np.ndarray:
-    """As float64; of complex numbers real and imaginary parts."""
+    """The array as float64; of complex numbers real and imaginary parts."""
     if array.dtype.kind == "c":
         array = np.stack([array.real, array.imag])
     return array.astype(np.float64)

@@ -129,7 +129,7 @@ def tensor(node: Any, port: int, in_function: bool) -> str:
 
 @dataclasses.dataclass
 class _Attrs:
-    """Those of the fused op, with the defaults that saving leaves out."""
+    """The attrs of the fused op, with the defaults that saving leaves out."""
 
     side_inputs: int
     activation: str

@@ -72,7 +72,7 @@ def _where(fusion: Fusion) -> str:
 
 
 def log(fusions: list[Fusion]) -> None:
-    """To the logger, and to `tf_bn_ops.report()`."""
+    """Writes to the logger, and to `tf_bn_ops.report()`."""
     for fusion in fusions:
         if fusion.refusal:
             _report.stay(_where(fusion), fusion.refusal, "graphs", fusion.direction)
@@ -85,7 +85,7 @@ def log(fusions: list[Fusion]) -> None:
 
 
 def _checked(keep: Iterable[str], message: Any, kind: str) -> list[str]:
-    """Names of nodes, of those of tensors and control inputs too.
+    """Names of nodes, also of the nodes of tensors and control inputs.
 
     Raises:
       TypeError: it is one name and no list of them.
@@ -100,7 +100,7 @@ def _checked(keep: Iterable[str], message: Any, kind: str) -> list[str]:
 
 
 def _node_names(message: Any, kind: str) -> set[str]:
-    """Those of all graphs and functions in a message."""
+    """The names of nodes of all graphs and functions in a message."""
     if kind == "SavedModel":
         meta_graphs = (_node_names(each, "MetaGraphDef") for each in message.meta_graphs)
         return {name for names in meta_graphs for name in names}

@@ -147,7 +147,7 @@ class OpSpec:
       description: the rest of it, but what it says of arguments and attrs.
       derived_attrs: attrs of the OpDef that are no arguments.
       extra_statistics_dtypes: those that the OpDef allows and no kernel takes.
-      shape_function: the C++ function that infers shapes, TensorFlow's or that of
+      shape_function: the C++ function that infers shapes, TensorFlow's or one of
         cc/tf/ops/shape_functions.h; empty: shapes follow from the kinds of the arguments.
     """
 
@@ -192,7 +192,7 @@ class OpSpec:
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """Those of MODES that it has; without a choice it is always training."""
+        """The MODES that it has; without a choice it is always training."""
         return MODES if "is_training" in self.attrs else MODES[:1]
 
     def statistics_choices(self, dtype: str) -> tuple[str, ...]:

@@ -294,8 +294,8 @@ def _where(run: Run) -> list[str]:
 _SITE_ALONE = ("layer_relu", "layer_add_relu")
 
 
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, 100, break_on_hyphens=False)
+def wrapped(text: str) -> str:
+    return textwrap.fill(text, 120, break_on_hyphens=False)
 
 
 def _headline(run: Run) -> str:
@@ -306,7 +306,7 @@ def _headline(run: Run) -> str:
         f"The largest, the median and the smallest gain of {number} networks, and the smallest in "
         f"smaller images; float32, medians; {where}."
     )
-    return f"{headline_table(run).markdown()}\n\n{caption}"
+    return f"{headline_table(run).markdown()}\n\n{wrapped(caption)}"
 
 
 def _overviews(run: Run) -> str:
@@ -314,20 +314,22 @@ def _overviews(run: Run) -> str:
     faster."""
     shapes = {m.row.shape for m in run.of_section(GRADIENT) if m.row.channels_last}
     caption = (
-        f"Median over {len(shapes)} layer shapes of the peer's time over that of tf_bn_ops, "
+        f"Median over {len(shapes)} layer shapes of the peer's time over tf_bn_ops', "
         f"{CALLS[GRADIENT].title}: above 1 tf_bn_ops is faster; -: the peer refuses. "
         f"{', '.join(_where(run))}."
     )
-    parts = [overview_table(run, GRADIENT).markdown(), _wrapped(caption)]
+    parts = [overview_table(run, GRADIENT).markdown(), wrapped(caption)]
     for name, call in CALLS.items():
         if call.lead and name not in _SITE_ALONE and run.of_section(name):
             parts += [call.lead, overview_table(run, name).markdown()]
     if side := max((m.side for m in run.networks), default=0):
         largest = dataclasses.replace(run, networks=[m for m in run.networks if m.side == side])
         parts += [
-            f"A training step of whole networks on {processor(run.machine)}: with Keras' batch "
-            "norm, with this library's, fused with the activations behind it, and with none of "
-            "them:",
+            wrapped(
+                f"A training step of whole networks on {processor(run.machine)}: with Keras' batch "
+                "norm, with this library's, fused with the activations behind it, and with none of "
+                "them:"
+            ),
             network_table(largest, True).markdown(),
         ]
         if (kept := kept_table(largest)).rows:

@@ -299,7 +299,7 @@ def text(sweep: Sweep) -> str:
         f"{report.processor(sweep.machine)}, {sweep.seconds:.0f} seconds, seed {sweep.seed}, "
         f"{sweep.machine['date']}."
     )
-    return "\n\n".join([table.markdown(), caption, *sweep.failed])
+    return "\n\n".join([table.markdown(), report.wrapped(caption), *sweep.failed])
 
 
 def save(sweep: Sweep, path: pathlib.Path) -> None:

@@ -18,7 +18,7 @@ import tool_flags
 FILES = {
     "cc/client/include/tf_bn_ops/generated/op_classes.h": cc_sources.classes,
     "cc/core/generated/layout.h": cc_sources.layout_header,
-    "cc/core/generated/op_calls.h": cc_sources.op_calls,
+    "cc/core/generated/op_call_list.h": cc_sources.op_calls,
     "cc/core/generated/roles.h": cc_sources.roles_header,
     "cc/tf/kernels/generated/kernel_list.h": cc_sources.kernel_list,
     "cc/tf/ops/generated/op_defs.cc": cc_sources.op_defs,

@@ -174,11 +174,11 @@ def main(arguments: list[str]) -> int:
     call = caller(tf, flags.emulated)
     failures, worst = 0, {"candidate": 0.0, "builtin": 0.0}
     combos = generate.combinations(ops_of_device(flags.emulated))
-    # Of odd statistics XLA's operations on a CPU make something else, as in test_every_op.py.
+    # XLA's operations in float64 are left out there, as in test_every_op.py, which says why.
     cases = (
         case
         for case in generate.generate(2 * flags.cases, SEED, combos)
-        if not (flags.emulated and case.kind == "odd_statistics")
+        if not (flags.emulated and case.kind == "odd_statistics" and case.dtype == "float64")
     )
     for case in itertools.islice(cases, flags.cases):
         wrong, errors = judge_case(tf, case, call, flags.emulated)

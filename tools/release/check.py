@@ -15,8 +15,8 @@ The steps, each by itself and in this order:
                 `doctor`, quick tests, 200 conformance cases
   sbom          a CycloneDX bill of materials of the wheel and what it requires, and SHA256SUMS
   docs          the site; MkDocs checks every link in it
-  tests         those of the release tier: all levels of optimization, device mutants,
-                Bazel, the report in a browser
+  tests         those of the release tier (CONTRIBUTING.md); PyTorch and ONNX Runtime are judged
+                where requirements/bench.txt and dev.txt are installed
 
 --borrow-tensorflow takes TensorFlow and what the tests need from ENVIRONMENTS/VERSION/venv instead
 of the network. Logs are in FOLDER. Exit status: 0 all passed, 1 some did not, 2 wrong usage.
@@ -256,7 +256,10 @@ def docs(rehearsal: Rehearsal) -> str:
 
 def tests(rehearsal: Rehearsal) -> str:
     command = [sys.executable, "-m", "pytest", "-q", "-m", "release", "tests"]
-    return f"{matrix.counts_of(rehearsal.run('tests', command))['passed']} tests passed"
+    counts = matrix.counts_of(rehearsal.run("tests", command))
+    return "{passed} tests passed, {skipped} skipped for want of what tests.log names".format(
+        **counts
+    )
 
 
 STEPS: dict[str, Callable[[Rehearsal], str]] = {

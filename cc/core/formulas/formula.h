@@ -230,7 +230,7 @@ static TFBN_HD double KeptAt(const KeptStatistics& kept, int row, int64_t c) {
   const int64_t at = row * kept.stride + c;
   return kept.dtype == DType::kFloat64
              ? static_cast<const double*>(kept.rows)[at]
-             : ToDouble(static_cast<const float*>(kept.rows)[at]);
+             : static_cast<double>(static_cast<const float*>(kept.rows)[at]);
 }
 
 // Whether what is kept of channel c, in rows of C, is of the mean, variance and
@@ -242,15 +242,15 @@ static TFBN_HD bool IsKeptIn(const KeptStatistics& kept, double mean,
   const C* const row = static_cast<const C*>(kept.rows) + c;
   const auto epsilon = static_cast<C>(kept.epsilon);
   const auto rest = static_cast<C>(kept.epsilon - static_cast<double>(epsilon));
-  const double of[] = {
-      static_cast<double>(row[kMeanRow * kept.stride]),
-      static_cast<double>(row[kSavedVarianceRow * kept.stride]),
-      static_cast<double>(row[kEpsilonRow * kept.stride]),
-      static_cast<double>(row[kEpsilonRestRow * kept.stride])};
-  const int equal = int{of[0] == mean} + int{of[1] == variance} +
-                    int{of[2] == static_cast<double>(epsilon)} +
-                    int{of[3] == static_cast<double>(rest)};
-  return equal == 4;
+  const double given[] = {mean, variance, static_cast<double>(epsilon),
+                          static_cast<double>(rest)};
+  const int rows[] = {kMeanRow, kSavedVarianceRow, kEpsilonRow,
+                      kEpsilonRestRow};
+  bool equal = true;
+  for (int i = 0; i < 4; ++i) {
+    equal &= static_cast<double>(row[rows[i] * kept.stride]) == given[i];
+  }
+  return equal;
 }
 static TFBN_HD bool IsKept(const KeptStatistics& kept, double mean, int64_t c) {
   if (kept.rows == nullptr) return false;

@@ -17,6 +17,7 @@ namespace tf_bn_ops {
 
 // v * sigmoid(v). exp of -|v| neither overflows nor, in 1 - sigmoid, cancels.
 struct Silu {
+  static constexpr bool kSlopeIsCostly = true;
   template <typename V>
   static TFBN_HD V Value(V v) {
     const V e = ExpOfMinusAbs(v);
@@ -34,6 +35,7 @@ struct Silu {
 
 // v * relu6(v + 3) / 6.
 struct HardSilu {
+  static constexpr bool kSlopeIsCostly = false;
   template <typename V>
   static TFBN_HD V Value(V v) {
     return v * Sigmoid(v + 3);
@@ -54,6 +56,16 @@ struct HardSilu {
     return Clamped(moved, V{}, V{} + C{6}) * (C{1} / 6);
   }
 };
+
+// Whether the derivative takes longer to evaluate than its product to store and
+// load in cache.
+inline bool SlopeIsCostly(Activation activation) {
+#define TFBN_RETURN_IF(Name) \
+  if (activation == Activation::k##Name) return Name::kSlopeIsCostly;
+  TFBN_FOR_EACH_SMOOTH_ACTIVATION(TFBN_RETURN_IF)
+#undef TFBN_RETURN_IF
+  return false;
+}
 
 // The value, or the derivative, at v of the activation whose number `which` is
 // in all lanes.

@@ -122,7 +122,7 @@ enum class PassKind {
 constexpr int kNumPassKinds = 4;
 
 // The kernels of one formula (cc/core/formulas) for one element type; nullptr:
-// no op makes such a call.
+// no op makes such a call, or there is no pipeline (kernel_table.h).
 struct Kernels {
   bool is_defined;  // Whether the build has kernels of this type.
   // By PassKind. Sums are over the tile, of its channels.

@@ -19,7 +19,7 @@ namespace {
 
 // Whether the build leaves out what makes large calls faster alone, which is
 // half of its code: non-temporal stores, which are temporal ones then, and the
-// pipeline, whose stages are two passes, one after the other.
+// pipeline.
 #if defined(TFBN_SMALL_BUILD)
 constexpr bool kIsSmallBuild = true;
 #else

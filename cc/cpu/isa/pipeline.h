@@ -220,14 +220,8 @@ template <typename F, typename T>
 void RunPipeline(const Call& call, const Partition& partition,
                  const PipelineStage& stage, StorePolicy policy,
                  const ChannelArrays& channels) {
-  if constexpr (kIsSmallBuild) {
-    RunPass<ApplyOf<F, T>>(call, partition, stage.current, policy, channels);
-    RunPass<ReduceOf<F, T>>(call, partition, stage.next, StorePolicy::kNone,
-                            channels);
-  } else {
-    StageRunner<F, T>(call, partition, stage, policy, channels).Run();
-    if (policy == StorePolicy::kNonTemporal) NonTemporalFence();
-  }
+  StageRunner<F, T>(call, partition, stage, policy, channels).Run();
+  if (policy == StorePolicy::kNonTemporal) NonTemporalFence();
 }
 
 }  // namespace

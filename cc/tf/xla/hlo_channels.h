@@ -106,10 +106,17 @@ class XlaChannels {
     return (Narrow(v) - Broadcast(part)) - Broadcast(rest);
   }
 
-  // 1/sqrt(variance + epsilon), of a float64 vector.
+  // sqrt(variance + epsilon), of a float64 vector. XLA leaves out an addition
+  // of 0, which makes -0 a 0, whose root has a positive reciprocal.
+  xla::XlaOp Deviation(xla::XlaOp variance) const {
+    const xla::XlaOp zero = xla::ZerosLike(variance);
+    if (of_.call.epsilon == 0) {
+      variance = xla::Select(xla::Eq(variance, zero), zero, variance);
+    }
+    return xla::Sqrt(variance + xla::ScalarLike(variance, of_.call.epsilon));
+  }
   xla::XlaOp Rstd(xla::XlaOp variance) const {
-    return xla::ScalarLike(variance, 1.0) /
-           xla::Sqrt(variance + xla::ScalarLike(variance, of_.call.epsilon));
+    return xla::ScalarLike(variance, 1.0) / Deviation(variance);
   }
 
   // Results in the types of the op's outputs.

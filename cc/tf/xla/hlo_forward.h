@@ -123,7 +123,7 @@ inline void BuildForwardCoefficients(const XlaChannels& channels,
     return xla::Select(xla::IsFinite(value), off, xla::ZerosLike(off));
   };
   const xla::XlaOp epsilon = xla::FullLike(of.variance, call->call.epsilon);
-  const xla::XlaOp deviation = xla::Sqrt(of.variance + epsilon);
+  const xla::XlaOp deviation = channels.Deviation(of.variance);
   std::vector<xla::XlaOp> rows(kNumForwardCoefficients);
   rows[kMeanRow] = of.mean;
   rows[kMeanRestRow] = rest(of.mean);

@@ -53,7 +53,7 @@ class _Draw:
 
     @property
     def sized(self) -> list[str]:
-        """Those with a contract on their size; what is not read may have any."""
+        """The inputs with a contract on their size; what is not read may have any."""
         unread = () if reads_averages(self.case, self.attrs) else ("mean", "variance")
         return [role for role in self.roles if role not in unread and self.values[role].ndim]
 
@@ -167,7 +167,7 @@ def fill(case: Case) -> Inputs:
 
 
 def without_names(text: str, names: Sequence[str]) -> str:
-    """An error's text without the names that an op goes by, and without those of nodes."""
+    """An error's text without the names that an op and its nodes go by."""
     for name in sorted(names, key=len, reverse=True):
         text = text.replace(name, "OP")
     text = re.sub(r"\{\{[^}]*\}\}\s*", "", text)  # {{node OP}}, {{function_node ...}}

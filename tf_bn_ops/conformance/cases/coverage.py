@@ -84,7 +84,7 @@ class Coverage:
     """The pairs of one op, and which of them no case has had yet."""
 
     def __init__(self, op: OpSpec, combos: Iterable[tuple[str, str, str]]):
-        """With the (dtype, layout, mode) of the run."""
+        """Takes the (dtype, layout, mode) of the run."""
         self._op = op
         self._combos = list(combos)
         kinds = model_of(op).kinds

@@ -255,7 +255,7 @@ def attach(cases: Iterable[Case], seed: int, names: Sequence[str] | None) -> Ite
     Args:
       cases: those that compare values.
       seed: of the run, which the default run's random subset is drawn from.
-      names: execution modes that every case gets; None: those of the default run.
+      names: execution modes that every case gets; None: as in the default run.
     """
     rng = np.random.default_rng([seed, 2])
     known, ordered = EXECUTION_MODES, set[str]()

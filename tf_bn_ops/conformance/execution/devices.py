@@ -63,8 +63,8 @@ class Ops:
         return getattr(self._tf.raw_ops, name)
 
     def _internal(self, name: str, bessel_correction: bool = True, **arguments: Any) -> Any:
-        """In a graph; there is no other call of an op without a Python name. Shapes are unknown
-        there: those of _FusedBatchNormEx are held to cuDNN's multiples of 4 channels."""
+        """Calls it in a graph, as an op without a Python name has to be. Shapes are unknown there:
+        those of _FusedBatchNormEx are held to cuDNN's multiples of 4 channels."""
         from tensorflow.python.framework import op_def_library
 
         assert bessel_correction, "TensorFlow's op has no such attr: as_internal"

@@ -113,7 +113,7 @@ def why_not_poisonable(empty: Callable[[int], np.ndarray], request: Mapping[str,
 
 
 def poisoned(call: Call, request: Mapping[str, Any]) -> Answer:
-    """With all memory filled with one pattern, then with another: what holds both was never
+    """Answers with all memory filled with one pattern, then with another: what holds both was never
     written. What merely depends on it differs from the other modes: of the first pattern, whose
     numbers are large, the outputs are the answer."""
     results = []
@@ -147,7 +147,7 @@ def _write(inputs: Mapping[str, np.ndarray], request: Mapping[str, Any]) -> None
 
 def concurrent(prepare: Prepare, request: Mapping[str, Any]) -> list[np.ndarray]:
     """While other threads call the same kernel with other numbers; every thread also calls it with
-    those of the request. The answer is the first that differs from that of one thread."""
+    those of the request. The answer is the first that differs from the one with one thread."""
     call = prepare(request)
     alone = call()
     start = threading.Barrier(THREADS)

@@ -177,7 +177,7 @@ class Executor:
         return self._called(request, self._constants(request))
 
     def _graph(self, request: dict[str, Any]) -> list[np.ndarray]:
-        """With a function of tensors of any shape, so that shapes do not trace anew."""
+        """Calls a function of tensors of any shape, so that shapes do not trace anew."""
         tensors = self._constants(request)
         return self._outputs(request, self._function(request, tensors)(*tensors.values()), tensors)
 

@@ -233,7 +233,7 @@ def _used(oracle: Oracle, profile: Profile) -> tuple[_Statistics, Errors]:
 
 
 def expected_coefficients(problem: Problem, profile: Profile) -> Iterator[Expected]:
-    """Of forward_coefficients: "mean", "deviation" and "epsilon", the sums of both parts,
+    """The parts of forward_coefficients: "mean", "deviation" and "epsilon", the sums of both parts,
     "scale_rstd" and "saved_variance"; see the module's text. Where a number or its bound is not
     finite, or near the end of the type, anything goes."""
     oracle, computed_in = Oracle(problem), spec.DTYPES[problem.dtype.accumulator]

@@ -196,7 +196,7 @@ class WrongMasks:
 
     @functools.cached_property
     def _masks(self) -> Mapping[str, np.ndarray]:
-        """By name; those that make a difference, and none at all."""
+        """The masks that make a difference, and none at all, by name."""
         problem, activation = self._problem, self._problem.activation
         if activation == IDENTITY:
             return {}

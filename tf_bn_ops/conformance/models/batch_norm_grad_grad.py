@@ -100,7 +100,7 @@ class _Constants:
 
 
 class _Tensors(oracle_lib.Tensors):
-    """With what sums measure x from."""
+    """The tensors, and what sums measure x from."""
 
     def __init__(self, problem: Problem):
         super().__init__(problem)

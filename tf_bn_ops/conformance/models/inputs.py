@@ -355,8 +355,8 @@ def _in_parts(value: np.ndarray, compute: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def coefficients_of(call: Call, values: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Those of the forward op behind a gradient; in training of the mean and variance before they
-    are rounded."""
+    """The coefficients of the forward op behind a gradient; in training they are computed from mean
+    and variance before these are rounded."""
     # Not np.float64(array): before NumPy 2.2 it makes a scalar of an array of one element.
     mean, variance, scale = (values[r].astype(np.float64) for r in ("mean", "variance", "scale"))
     statistics = spec.DTYPES[call.statistics_dtype].numpy

@@ -110,7 +110,7 @@ class _Property:
         return self.sign * size >= self.sign * self.end
 
     def text(self, others: Sequence[_Properties]) -> str:
-        """In words; `others` lack it, and have all else that is in common."""
+        """The property in words; `others` lack it, and have all else that is in common."""
         if self.level:
             return f"{self.name} {self.level}"
         if self.divisor:

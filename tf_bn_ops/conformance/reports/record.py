@@ -151,7 +151,7 @@ class MappedRecord(TypedDict):
     tolerances: Annotated[list[ToleranceRecord], "what it is allowed beyond the bounds: see below"]
     signature: Annotated[list[str], "how its contract differs, a sentence each"]
     departures: Annotated[
-        list[str], "those of them that fail the run: the mapping file does not name their kind"
+        list[str], "the ones that fail the run: the mapping file does not name their kind"
     ]
 
 
@@ -371,7 +371,7 @@ def is_cut_short(record: Record) -> bool:
 
 
 def verdict(record: Record) -> str:
-    """Of a run: "passed", "failed", or "interrupted" where nothing failed until a signal came."""
+    """A run's verdict: "passed", "failed", or "interrupted": nothing failed until a signal came."""
     if not passed(record):
         return "failed"
     return "interrupted" if is_cut_short(record) else "passed"

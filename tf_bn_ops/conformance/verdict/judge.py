@@ -237,7 +237,7 @@ def _difference(case: Case, a: Answer, b: Answer) -> str:
     assert a.outputs is not None and b.outputs is not None
     if len(a.outputs) != len(b.outputs):
         return f"{len(b.outputs)} outputs instead of {len(a.outputs)}"
-    # Those of lists come last, and may be missing.
+    # Outputs of lists come last, and may be missing.
     for arg, x, y in zip(case.spec.outputs, a.outputs, b.outputs, strict=False):
         if x.shape != y.shape or x.dtype != y.dtype:
             return f"{arg.name} is {y.dtype}{list(y.shape)} instead of {x.dtype}{list(x.shape)}"
