@@ -8,6 +8,7 @@
 #                                 make GPU= or make clean
 #   make XLA=                     the same without kernels for jit_compile=True, which take a minute;
 #                                 they are left out by themselves where TensorFlow lacks XLA's headers
+#   make PREBUILT=dist/*.whl      compiles nothing: takes the libraries of a wheel, until make PREBUILT=
 #   make ARCH=aarch64 ...         the same for another machine, into build/aarch64, with a cross compiler and
 #                                 that machine's Python under an emulator: make aarch64-parts gets them
 #   make ISAS=all                 with all instruction sets, not those of this processor and the baseline alone; pip,
@@ -34,6 +35,15 @@ endif
 
 include mk/cross.mk
 
+# A wheel whose libraries serve in the place of a build, for changes of Python and pages; make PREBUILT= builds again.
+PREBUILT ?= $(wildcard $(LIB_DIR)/.prebuilt)
+ifneq ($(PREBUILT),)
+WHEEL := $(lastword $(sort $(filter %.whl,$(foreach found,$(wildcard $(PREBUILT)),$(if $(findstring _conformance-,$(found)),,$(found))))))
+ifeq ($(WHEEL)$(filter %/.prebuilt,$(PREBUILT)),)
+$(error PREBUILT=$(PREBUILT) is no wheel: name one that make wheel wrote, or that pip download tf-bn-ops got)
+endif
+endif
+
 # ---- The Python environment ------------------------------------------------------------------
 
 GOALS := $(or $(MAKECMDGOALS),all)
@@ -53,6 +63,19 @@ NEEDS_TENSORFLOW := $(filter-out $(GOALS_WITHOUT_TENSORFLOW),$(GOALS))
 
 # Without the benchmark's peers, which are large and needed by nothing else, and a release's tools.
 REQUIREMENTS := $(filter-out requirements/bench.txt requirements/release.txt,$(wildcard requirements/*.txt))
+
+# Python and pages need what runs them, and nothing is compiled.
+ifneq ($(PREBUILT),)
+COMPILED := $(filter-out all conformance bench test networks suites $(GOALS_WITHOUT_TENSORFLOW),$(GOALS))
+ifneq ($(COMPILED),)
+$(error make $(COMPILED) compiles, and PREBUILT is there to compile nothing: make PREBUILT= $(COMPILED) builds)
+endif
+NEEDS_TENSORFLOW :=
+ifeq ($(wildcard $(VENV)/ready.mk),)
+VENV := .venv-prebuilt
+REQUIREMENTS := $(addprefix requirements/,tensorflow.txt lint.txt commands.txt runtime.txt)
+endif
+endif
 
 # What judges style needs no TensorFlow: where there is no .venv yet, a small one serves.
 ifeq ($(filter-out $(LINT_GOALS),$(GOALS))$(wildcard $(VENV)/ready.mk),)
@@ -354,8 +377,15 @@ endif
 .PHONY: all gpu examples conformance bench test test-all wheel docs lint lint-python \
   lint-types lint-cxx format clean help
 
-all: $(if $(TF_VERSION),$(B)/built)  ## Build tf_bn_ops/lib (the default); ISAS=all: also for other processors than this one
+all: $(if $(TF_VERSION),$(B)/built) $(if $(PREBUILT),$(LIB_DIR)/.prebuilt)  ## Build tf_bn_ops/lib (the default); ISAS=all: also for other processors than this one
+$(LIB_DIR)/.prebuilt: $(WHEEL)
+	$(Q)rm -rf $(BUILD_DIR)/prebuilt $(LIB_DIR) $(LIB_DIR)_tf* tf_bn_ops/include
+	$(Q)'$(PYTHON)' -m zipfile -e '$<' $(BUILD_DIR)/prebuilt
+	$(Q)cp -R $(BUILD_DIR)/prebuilt/tf_bn_ops/lib* $(BUILD_DIR)/prebuilt/tf_bn_ops/include tf_bn_ops
+	$(Q)touch $@
+	$(Q)echo '  BUILT   nothing: libraries of $<, until make PREBUILT='
 $(B)/built: $(INSTALLED) $(C_HEADERS)
+	$(Q)rm -rf $(LIB_DIR)/.prebuilt $(LIB_DIR)_tf*
 	$(Q)echo '  BUILT   kernels: $(ISA_NAMES)$(if $(filter native,$(ISAS)), (what this processor runs; ISAS=all builds the others too))'
 	$(Q)touch $@
 
@@ -424,7 +454,8 @@ lint-python: $(PYTHON_READY)
 
 lint-types: $(PYTHON_READY)
 	$(Q)$(call need,mypy)
-	$(Q)'$(PYTHON)' -m mypy tf_bn_ops
+	$(Q)'$(PYTHON)' -m mypy --check-untyped-defs --disallow-untyped-defs tf_bn_ops tools
+	$(Q)'$(PYTHON)' -m mypy --disable-error-code=annotation-unchecked tests
 
 lint-cxx: $(PYTHON_READY)
 	$(Q)$(call need,clang_format,clang-format)
@@ -442,7 +473,7 @@ format: $(PYTHON_READY)  ## Reformat Python and C++ sources in place
 include mk/dev.mk
 
 clean:  ## Remove what was built; .venv stays
-	$(Q)rm -rf $(BUILD_DIR) $(LIB_DIR) tf_bn_ops/include dist *.egg-info bazel-*
+	$(Q)rm -rf $(BUILD_DIR) $(LIB_DIR) $(LIB_DIR)_tf* tf_bn_ops/include dist *.egg-info bazel-*
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*  ## \(.*\)/\1|\2/p' Makefile mk/gpu.mk mk/dev.mk | \

@@ -22,7 +22,7 @@ mutants: $(PYTHON_READY)  ## Check that the conformance run catches every wrong 
 	$(Q)'$(PYTHON)' tests/mutants/run.py $(ARGS)
 
 aarch64-parts: $(PYTHON_READY)  ## Fetch what make ARCH=aarch64 needs: compiler, emulator, a Python with TensorFlow; by apt-get and pip
-	$(Q)'$(PYTHON)' tools/aarch64/fetch_parts.py $(AARCH64_PARTS)
+	$(Q)'$(PYTHON)' tools/fetch_aarch64_parts.py $(AARCH64_PARTS)
 
 # The compiler and the Python of this machine are not those of the other.
 aarch64-test: all  ## Build for aarch64 and run tests/aarch64 under the emulator, half an hour; skipped without make aarch64-parts

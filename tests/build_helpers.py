@@ -203,7 +203,8 @@ def built(
         fcntl.flock(lock, fcntl.LOCK_EX)  # Other workers wait for it.
         if not target.exists():
             command = [*compiler, "-w", "-o", f"{target}.new", source]
-            result = run([*command, *(f"-I{folder}" for folder in includes), *options], folder)
+            command += [f"-I{folder}" for folder in includes]
+            result = run(map(str, [*command, *options]), folder)
             assert result.returncode == 0, result.stderr[-5000:]
             os.replace(f"{target}.new", target)
     return target

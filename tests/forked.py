@@ -98,7 +98,9 @@ def output(program: str, *arguments: Any, **changes: str | None) -> str:
 def call(function: Callable[..., Any], *arguments: Any, **changes: str | None) -> Any:
     """What a function of a test's file returns in a fresh process, as JSON has it."""
     path = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    said = output(*program_of(function, arguments), **{"PYTHONPATH": path, **changes})
+    changes = {"PYTHONPATH": path, **changes}
+    program, given = program_of(function, arguments)
+    said = output(program, given, **changes)
     return json.loads(said.splitlines()[-1])
 
 

@@ -20,9 +20,8 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import kernels
-from tensorflow.python.ops import control_flow_util
 
-from tf_bn_ops import _replicas, _report, _split_gradients, _vectorize
+from tf_bn_ops import _recording, _replicas, _report, _split_gradients, _vectorize
 from tf_bn_ops._split_gradients import attributes, masked
 from tf_bn_ops.generated import bindings
 from tf_bn_ops.spec import ACTIVATIONS, OPS, OpSpec
@@ -184,20 +183,12 @@ def _devices_with_kernels(spec: OpSpec) -> frozenset[str]:
 def _has_kernel(spec: OpSpec, device: str) -> bool:
     """Whether the op has a kernel for a device, an unknown one may be a GPU if there is one; or for
     XLA, if that will compile what is being traced."""
-    if in_xla():
+    if _recording.in_xla():
         return "XLA_CPU_JIT" in _devices_with_kernels(spec)
     device_type = tf.DeviceSpec.from_string(device).device_type if device else None
     if device_type is None:
         device_type = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
     return device_type in _devices_with_kernels(spec)
-
-
-def in_xla() -> bool:
-    """Whether XLA will compile what is being traced."""
-    if tf.executing_eagerly():
-        return False
-    graph = tf.compat.v1.get_default_graph()
-    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
 class Channels:

@@ -1,7 +1,8 @@
 """Derivatives that are Python functions, which tapes and tf.gradients find beside an operation.
 
 tf.custom_gradient has no derivative in forward mode in a graph, and adds an IdentityN whose saved
-gradient would need this library wherever the SavedModel is loaded.
+gradient would need this library wherever the SavedModel is loaded. And what is known of a trace:
+its callers, and whether XLA compiles it.
 """
 
 from __future__ import annotations
@@ -74,3 +75,14 @@ def callers() -> set[str]:
         found.add(f"{type(frame.f_locals.get('self')).__name__}.{frame.f_code.co_name}")
         frame = frame.f_back
     return found
+
+
+def in_xla() -> bool:
+    """Whether XLA will compile what is being traced."""
+    import tensorflow as tf
+    from tensorflow.python.ops import control_flow_util
+
+    if tf.executing_eagerly():
+        return False
+    graph = tf.compat.v1.get_default_graph()
+    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))

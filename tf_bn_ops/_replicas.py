@@ -116,9 +116,7 @@ class Replicas:
         """
         import tensorflow as tf
 
-        from tf_bn_ops._gradients import in_xla
-
-        if tf.executing_eagerly() or in_xla():
+        if tf.executing_eagerly() or _recording.in_xla():
             return None
         engine = getattr(self.context.strategy.extended, "_cross_device_ops", None)
         launchers = getattr(engine, "_launchers", [])

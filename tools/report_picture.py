@@ -45,7 +45,7 @@ def _colored(line: str) -> str:
     # Spaces that renderers keep: xml:space is not among what all of them know.
     text = re.sub(" {2,}", lambda run: "\u00a0" * len(run[0]), html.escape(line))
     for pattern, colour in COLOURS.items():
-        text = re.sub(pattern, lambda m, c=colour: f'<tspan fill="{c}">{m[0]}</tspan>', text)
+        text = re.sub(pattern, rf'<tspan fill="{colour}">\g<0></tspan>', text)
     return text
 
 

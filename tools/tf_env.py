@@ -23,6 +23,7 @@ import re
 import runpy
 import shlex
 import sys
+import typing
 
 OLDEST_PYTHON = (3, 10)
 VERSIONS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../tf_bn_ops/_version.py")
@@ -45,11 +46,11 @@ class NoTensorFlow(Problem):
     status = 3
 
 
-def supported_versions():
+def supported_versions() -> str:
     return "%d.%d to %d.%d" % (TENSORFLOWS[0] + TENSORFLOWS[-1])
 
 
-def check_python():
+def check_python() -> None:
     if sys.version_info < OLDEST_PYTHON:
         raise Problem(
             "Python %s (%s) is too old: tf_bn_ops needs Python %d.%d or later; name one with "
@@ -58,7 +59,7 @@ def check_python():
         )
 
 
-def check_machine():
+def check_machine() -> None:
     wanted, machine = os.environ.get("ARCH", ""), platform.machine()
     if wanted and wanted != machine:
         raise Problem(
@@ -67,9 +68,9 @@ def check_machine():
         )
 
 
-def check_version(version):
+def check_version(version: str) -> None:
     match = re.match(r"(\d+)\.(\d+)", version)
-    minor = tuple(map(int, match.groups())) if match else (0, 0)
+    minor = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
     if TENSORFLOWS[0] <= minor <= TENSORFLOWS[-1]:
         return
     newer = minor > TENSORFLOWS[-1]
@@ -83,7 +84,7 @@ def check_version(version):
     )
 
 
-def tensorflow_folder():
+def tensorflow_folder() -> str:
     """The folder of the tensorflow package, found without importing it."""
     spec = importlib.util.find_spec("tensorflow")
     if spec is None or not spec.origin:
@@ -94,7 +95,7 @@ def tensorflow_folder():
     return os.path.dirname(os.path.abspath(spec.origin))
 
 
-def distribution(folder):
+def distribution(folder: str) -> typing.Optional[typing.Tuple[str, str, str]]:
     """(name, version, metadata folder) of the distribution that owns `folder`, or None.
 
     Read from the folders beside it: importlib.metadata would have to read every RECORD of the
@@ -116,7 +117,7 @@ def distribution(folder):
     return None
 
 
-def environment():
+def environment() -> typing.Tuple[str, str]:
     """(key, text that changes whenever the flags could) of this Python's TensorFlow."""
     check_python()
     check_machine()
@@ -133,7 +134,7 @@ def environment():
     return "%s-tf%s-%s" % (python, version, digest), identity
 
 
-def write_if_changed(path, text):
+def write_if_changed(path: str, text: str) -> None:
     try:
         with open(path, encoding="utf-8") as file:
             if file.read() == text:
@@ -151,7 +152,7 @@ XLA_INCLUDES = ("external/highwayhash", "external/farmhash_archive/src")
 XLA_HEADERS = ("tensorflow/compiler/tf2xla/xla_op_kernel.h", "xla/ffi/api/ffi.h")
 
 
-def xla_includes(folder, include):
+def xla_includes(folder: str, include: str) -> typing.List[str]:
     """Include folders that XLA kernels need beside TensorFlow's; [] where it cannot hold any."""
     needed = [os.path.join(include, name) for name in XLA_INCLUDES + XLA_HEADERS]
     needed.append(os.path.join(folder, "libtensorflow_cc.so.2"))
@@ -160,7 +161,7 @@ def xla_includes(folder, include):
     return [os.path.join(include, name) for name in XLA_INCLUDES]
 
 
-def facts():
+def facts() -> typing.Dict[str, typing.Any]:
     """What tf.sysconfig says, split into what each kind of source needs."""
     check_python()
     folder = tensorflow_folder()
@@ -197,10 +198,10 @@ def facts():
     }
 
 
-def write_config(path):
+def write_config(path: str) -> None:
     """The make fragment; values are quoted for the shell, and `$` for make."""
 
-    def quote(flags):
+    def quote(flags: typing.Iterable[str]) -> str:
         return " ".join(shlex.quote(flag) for flag in flags).replace("$", "$$")
 
     about = facts()
@@ -224,7 +225,7 @@ def write_config(path):
         file.write("\n".join(lines))
 
 
-def write_bazel(path):
+def write_bazel(path: str) -> None:
     """Constants for bazel/tensorflow.bzl; JSON's strings and lists are Starlark's too."""
     about = facts()
     lines = ["# Written by tools/tf_env.py from tf.sysconfig of %s." % about["python"]]
@@ -236,7 +237,7 @@ def write_bazel(path):
         file.write("\n".join(lines) + "\n")
 
 
-def main(arguments):
+def main(arguments: typing.List[str]) -> int:
     command = arguments[0] if arguments else ""
     if {"key": 2, "config": 2, "bazel": 2, "folder": 1, "dist": 1}.get(command) != len(arguments):
         usage = "tf_env.py key BUILD_DIR | config FILE | bazel FILE | folder | dist"

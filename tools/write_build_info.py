@@ -14,11 +14,13 @@ import sys
 import tf_env
 import tool_flags
 
-NEEDED = ("version", "tensorflow_version", "tensorflow_distribution", "compiler", "cxxflags")
-NEEDED += ("isa_builds", "xla")
+NEEDED = (
+    *("version", "tensorflow_version", "tensorflow_distribution", "compiler", "cxxflags"),
+    *("isa_builds", "xla"),
+)
 
 
-def main(arguments):
+def main(arguments: list[str]) -> None:
     parser = tool_flags.Parser(__doc__)
     parser.add_argument("output")
     parser.add_argument("given", nargs="+", metavar="key=value")

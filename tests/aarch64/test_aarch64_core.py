@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+from typing import Any
 
 import emulated
 import forked
@@ -65,7 +66,7 @@ def answers(path: str) -> list[str]:
     every NaN as the same one."""
     names, found = c_abi.supported_implementations(), []
     for i, problem in enumerate(pickle.loads(pathlib.Path(path).read_bytes())):
-        how = {"implementation": names[i % len(names)], "threads": 1 + i % 3}
+        how: dict[str, Any] = {"implementation": names[i % len(names)], "threads": 1 + i % 3}
         found.append(hashlib.sha256(builds.bits(c_abi.run(problem, **how))).hexdigest())
     return found
 

@@ -15,10 +15,11 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 
 import pytest
-from build_helpers import bare_venv, copy_tree, fake_tensorflow, run, site_packages, tool
+from build_helpers import bare_venv, copy_tree, fake_tensorflow, make, run, site_packages, tool
 
 from tf_bn_ops import _loader, _version
 from tf_bn_ops.conformance.cases.mapping import tomllib
@@ -85,6 +86,30 @@ def wheel(tree: pathlib.Path, sdist: pathlib.Path, tmp_path_factory) -> pathlib.
     backend(source, "backend.build_wheel('dist')")
     (path,) = (source / "dist").glob("*.whl")
     return path
+
+
+def test_python_and_pages_need_a_wheel_and_no_compiler(wheel, repo_root, tmp_path):
+    """As CONTRIBUTING.md says, but for the downloads: from a clone to a test that passes."""
+    tree = copy_tree(repo_root, tmp_path / "tree", objects=False)
+    (tree / "dist").mkdir()
+    shutil.copy(wheel, tree / "dist")
+    begin, how = time.monotonic(), {"CXX": "/nowhere/g++", "PATH": os.environ["PATH"]}
+    told = make(tree, "PREBUILT=dist/*.whl", "test", "TESTS=tests/ops/test_single_ops.py", **how)
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert (
+        " passed" in told.stdout and "BUILT   nothing" in told.stdout and "CXX " not in told.stdout
+    )
+    assert time.monotonic() - begin < 600
+    again = make(tree, "all", **how)
+    assert again.returncode == 0 and "Nothing to be done" in again.stdout, again.stdout
+    for wrong, sentence in (
+        (["wheel"], "make wheel compiles"),
+        (["PREBUILT=x.whl"], "is no wheel"),
+    ):
+        refused = make(tree, *wrong, **how)
+        assert refused.returncode == 2 and sentence in refused.stderr, refused.stderr
+    built = make(tree, "-n", "PREBUILT=", "all", CXX="g++")
+    assert "CXX     cc/core/" in built.stdout
 
 
 def test_build_requirements_are_the_same_everywhere(tree):

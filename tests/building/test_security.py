@@ -80,7 +80,7 @@ print(hook_ran, bool(_startup.requested()), str(_loader.installation().folder) =
 def sees_the_environment(folder: pathlib.Path, *options: str, before: str = "") -> list[bool]:
     """Whether the hook in site-packages, the switches and the loader follow the environment."""
     program = SEES_THE_ENVIRONMENT.format(before=before)
-    command = [sys.executable, *options, "-c", program, ROOT, folder]
+    command = [sys.executable, *options, "-c", program, str(ROOT), str(folder)]
     result = run(command, ROOT, TF_BN_OPS="1", TF_BN_OPS_LIBRARY="/somewhere/lib.so")
     assert result.returncode == 0, result.stderr
     return [word == "True" for word in result.stdout.split()]

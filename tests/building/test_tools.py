@@ -36,7 +36,7 @@ def test_an_unknown_flag_is_one_sentence(command):
 @pytest.mark.parametrize(
     ("command", "words", "sentence"),
     [
-        ("bench/folding", ["NoNet"], "invalid choice: 'NoNet'"),
+        ("bench/pairs", ["folding", "NoNet"], "invalid choice: 'NoNet'"),
         ("matrix", ["--versions=1.15"], "there is no TensorFlow 1.15: known are 2.16"),
         ("matrix", ["--steps="], "there is no step '': known are build"),
         ("matrix", ["--every"], "--every: expected one argument"),

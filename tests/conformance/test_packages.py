@@ -16,7 +16,7 @@ PACKAGE = pathlib.Path(tf_bn_ops.__file__).parent
 # From the lowest to the highest; modules of conformance itself are above its packages.
 LAYERS = (
     "spec", "harness", "conformance.models", "conformance.cases", "conformance.execution",
-    "conformance.verdict", "conformance.reports", "conformance.minimize", "conformance",
+    "conformance.verdict", "conformance.reports", "conformance",
 )  # fmt: skip
 WITHOUT = """
 import sys

@@ -18,11 +18,11 @@ import pytest
 from numpy_kernels import fill, first_order_cases
 
 from tf_bn_ops import spec
+from tf_bn_ops.conformance import program, shrink
 from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.cases.case import Problem
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.execution.implementations import OWN_OPS, Implementation
-from tf_bn_ops.conformance.minimize import program, shrink
 from tf_bn_ops.conformance.models import bounds
 from tf_bn_ops.conformance.models.formula_models import model_of
 from tf_bn_ops.conformance.models.measure import OutputError

@@ -81,7 +81,7 @@ def call_all(formula: str) -> tuple[int, list[str], list[str]]:
     memory = np.full((len(NAMES), ROOM), UNTOUCHED, np.uint8)
     first = memory.ctypes.data
     call = c_abi.Call(c_abi.View(*VIEW), formula=call_spec.FORMULA_CODES[formula], epsilon=1e-3)
-    pointers = np.frombuffer(call, np.uint64)[c_abi.Call.x.offset // 8 :]
+    pointers = np.frombuffer(memoryview(call), np.uint64)[c_abi.Call.x.offset // 8 :]
     error = ctypes.create_string_buffer(200)
     accepted, seen, wrong = 0, set(), []
     for attrs in attributes(formula):

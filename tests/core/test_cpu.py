@@ -143,7 +143,9 @@ def call_on_stack(size: int) -> tuple[int, int]:
     base = ctypes.addressof(ctypes.c_char.from_buffer(shared))
     shared[:BELOW] = b"\x5a" * BELOW
     lib, view = c_abi.library(), (70, 3, 3000)
-    arrays = {role: np.ones(view) for role in ("x_backprop_grad", "y_backprop", "x")}
+    arrays: dict[str, np.ndarray] = {
+        role: np.ones(view) for role in ("x_backprop_grad", "y_backprop", "x")
+    }
     arrays |= {role: np.ones(view) for role in ("y_backprop_grad", "x_grad")}
     for role in ("scale_backprop_grad", "offset_backprop_grad", "scale", "mean", "variance"):
         arrays[role] = np.ones(view[1])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -72,7 +73,7 @@ def in_turn(view: View, formula: str, mode: str) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("view", "case"),
     swept(
-        VIEWS, FORMULAS, at_once=lambda view, case: np.prod(view) < 1 << 20 or case == FORMULAS[0]
+        VIEWS, FORMULAS, at_once=lambda view, case: math.prod(view) < 1 << 20 or case == FORMULAS[0]
     ),
     ids=str,
 )
@@ -443,7 +444,7 @@ def test_a_missing_array_is_named(formula, mode):
 
 
 @pytest.mark.parametrize(
-    "role", [name for name, _ in c_abi.Call._fields_ if name in spec.call.ROLES]
+    "role", [field[0] for field in c_abi.Call._fields_ if field[0] in spec.call.ROLES]
 )
 def test_arrays_that_begin_within_an_element_are_refused(role):
     """Whole vectors are loaded and stored past the caches there, which ends the process."""

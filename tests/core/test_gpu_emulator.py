@@ -15,6 +15,7 @@ import mmap
 import pathlib
 import shutil
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -53,10 +54,10 @@ def emulate(
     problem: Problem,
     *,
     seed: int = 0,
-    **outputs: np.ndarray,
+    outputs: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, np.ndarray]:
     """The outputs of one call by role, all NaN before; `outputs` are written to if given."""
-    results = {**device_calls.new_outputs(problem), **outputs}
+    results = {**device_calls.new_outputs(problem), **(outputs or {})}
     arrays = {**problem.values, **results}
     addresses = {role: array.ctypes.data for role, array in arrays.items()}
     device.run(c_abi.call_at(problem, addresses), seed)
@@ -176,7 +177,7 @@ def test_the_forward_writes_moving_averages_over_those_given(emulator):
     problem = CALLS["forward, training, averages, Relu"]((100, 3, 1))
     want = emulate(emulator, problem)
     own = {"batch_mean": problem["mean"], "batch_variance": problem["variance"]}
-    assert c_abi.bits(emulate(emulator, problem, **own)) == c_abi.bits(want)
+    assert c_abi.bits(emulate(emulator, problem, outputs=own)) == c_abi.bits(want)
 
 
 def test_sums_alone_are_two_kernels(emulator):
@@ -224,7 +225,7 @@ def test_no_access_outside_the_arrays(emulator, view):
         for arrays in (problem.values, outputs):
             for role, array in arrays.items():
                 arrays[role] = at_the_end_of_a_page(array)
-        assert emulated_bits(emulator, problem, **outputs) == want
+        assert emulated_bits(emulator, problem, outputs=outputs) == want
 
 
 @pytest.mark.parametrize("view", [(0, 3, 1), (5, 3, 0), (4, 0, 2)])

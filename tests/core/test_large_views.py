@@ -59,7 +59,7 @@ def mapped(blocks: Iterable[tuple[np.ndarray, int]]) -> np.ndarray:
             at += size
         os.close(file)
     memory = (ctypes.c_uint8 * (number * size)).from_address(begin)
-    return np.frombuffer(memory, blocks[0][0].dtype)
+    return np.frombuffer(memoryview(memory), blocks[0][0].dtype)
 
 
 def unmap(array: np.ndarray) -> None:

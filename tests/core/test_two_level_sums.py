@@ -36,7 +36,7 @@ def run(device: Device, problem: Problem, **given: np.ndarray) -> dict[str, np.n
     """The outputs by role; into those that are given."""
     if isinstance(device, str):
         return c_abi.run(problem, implementation=device, outputs=given)
-    return emulate(device, problem, **given)
+    return emulate(device, problem, outputs=given)
 
 
 def powers_of_two(view, dtype: str, dy: float, x: float, is_training: bool) -> Problem:

@@ -30,9 +30,9 @@ def program(repo_root, tmp_path_factory) -> pathlib.Path:
         pathlib.Path(_loader.core_library_path()),
     )
     sources = [f"tests/fuzz/{TARGET}.cc", "tests/fuzz/replay.cc", "cc/c_api/read_call.cc"]
-    files = [*sources, core, f"-Wl,-rpath,{core.parent}"]
+    files = [*sources, str(core), f"-Wl,-rpath,{core.parent}"]
     flags = ["-std=c++17", "-I.", "-g", "-O1", "-fsanitize=address,undefined"]
-    compiled = run(["g++", *flags, "-fno-sanitize-recover", *files, "-o", built], repo_root)
+    compiled = run(["g++", *flags, "-fno-sanitize-recover", *files, "-o", str(built)], repo_root)
     assert compiled.returncode == 0, compiled.stderr
     return built
 

@@ -80,7 +80,7 @@ class Draw:
         return self._random.choice(values)
 
     def vector(self) -> np.ndarray:
-        return np.float32([self._random.uniform(0.5, 1.5) for _ in range(CHANNELS)])
+        return np.array([self._random.uniform(0.5, 1.5) for _ in range(CHANNELS)], np.float32)
 
 
 @dataclasses.dataclass
@@ -134,7 +134,7 @@ class Graph:
         kind = draw.choice(["block"] * 5 + ["cond", "while", "function"])
         if self._depth == 2 or kind == "block" or not draw.has(kind, 1):
             return self._block(x)
-        version = contextlib.nullcontext()
+        version: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if self.in_session and self._depth == 0 and draw.has("v1 control flow", 0.5):
             version = control_flow_v1()
         with version:

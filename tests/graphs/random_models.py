@@ -285,7 +285,7 @@ class Model:
                     model.train_on_batch(part(x), part(y), given, return_dict=True)["loss"]
                 )
             else:
-                losses.append(self._gradients(*map(tf.constant, (part(x),)), part(y), True)[0])
+                losses.append(self._gradients(tf.constant(part(x)), part(y), True)[0])
         losses.append(model.evaluate(x, y, BATCH, verbose=0, return_dict=True)["loss"])
         values, statistics = distances.split_weights(model)
         predictions = tf.nest.flatten(self._predicted(x, folder))

@@ -135,7 +135,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], int]] = {
     "session": (lambda: in_a_session(with_gradient), 2),
     **{
         f"frozen, output {output}": (
-            lambda output=output: in_a_session(functools.partial(frozen_with_statistics, output)),
+            functools.partial(in_a_session, functools.partial(frozen_with_statistics, output)),
             1,
         )
         for output in (1, 2, 5)

@@ -200,7 +200,7 @@ def behind_an_activation(
     x, dy, side = (tf.constant(rng.integers(-4, 5, shape), dtype) for _ in range(3))
     scale, variance = (tf.constant(rng.uniform(1, 4, 16), tf.float32) for _ in range(2))
     offset, mean = (tf.constant(rng.normal(size=16), tf.float32) for _ in range(2))
-    attrs = {"epsilon": 0.01, "data_format": layout, "is_training": is_training}
+    attrs: dict[str, Any] = {"epsilon": 0.01, "data_format": layout, "is_training": is_training}
     attrs["activation_mode"] = mode
     vectors = {"scale": scale, "offset": offset, "mean": mean, "variance": variance}
     ex = tf_bn_ops.raw_ops.FusedBatchNormEx(

@@ -10,6 +10,7 @@ In float64 the algebra is exact to some roundings; the other types differ by the
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import keras
 import numpy as np
@@ -19,7 +20,7 @@ import tensorflow as tf
 from tf_bn_ops.keras import BatchNormalization, _fold, fold_batch_norm, fold_report
 
 layers = keras.layers
-KERAS_LAYER = layers.BatchNormalization
+KERAS_LAYER: Any = layers.BatchNormalization
 RNG = np.random.default_rng(0)
 TOLERANCES = {"float64": 1e-13, "float32": 1e-5, "mixed_float16": 5e-3, "mixed_bfloat16": 5e-2}
 
@@ -264,7 +265,7 @@ class Derived(KERAS_LAYER):
     pass
 
 
-class Block(layers.Layer):
+class Block(keras.layers.Layer):
     def build(self, shape):
         self.dense, self.bn = layers.Dense(4), KERAS_LAYER(name="bn")
         self.dense.build(shape)
@@ -437,7 +438,7 @@ def times(factor):
     return lambda x: factor * keras.ops.tanh(x)
 
 
-class Own(layers.Layer):
+class Own(keras.layers.Layer):
     def build(self, shape):
         self.factor = self.add_weight(shape=shape[-1:])
 
@@ -481,7 +482,7 @@ def test_a_call_of_its_own_cannot_be_copied():
 
 
 def test_layers_that_cannot_be_copied_are_named():
-    class NoConfig(layers.Layer):
+    class NoConfig(keras.layers.Layer):
         def __init__(self, layer, units):
             super().__init__()
             self.layer, self.units = layer, units

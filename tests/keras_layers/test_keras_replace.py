@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from typing import Any
 
 import forked
 import keras
@@ -27,7 +28,7 @@ from tf_bn_ops.keras import (
     restore_batch_norm,
 )
 
-KERAS_LAYER = keras.layers.BatchNormalization
+KERAS_LAYER: Any = keras.layers.BatchNormalization
 
 
 def norms(model) -> list:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from typing import Any
 
 import keras
 import numpy as np
@@ -19,7 +20,7 @@ import tf_bn_ops
 from tf_bn_ops import _loader
 from tf_bn_ops.keras import BatchNormalization, batch_norm_report, disable
 
-KERAS_LAYER = keras.layers.BatchNormalization
+KERAS_LAYER: Any = keras.layers.BatchNormalization
 KERAS_CALL = KERAS_LAYER.call
 enable = functools.partial(tf_bn_ops.enable, kernels=False, fuse=False)
 # An argument that Keras 3.12, the last for Python 3.10, does not have.

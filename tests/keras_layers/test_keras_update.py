@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+from typing import Any
 
 import keras
 import numpy as np
@@ -395,6 +396,7 @@ def test_callback(when):
 # ---- What is refused -----------------------------------------------------------------------------
 
 
+OFTEN: Any = "often"
 ENDLESS = tf.data.Dataset.from_tensor_slices(ROWS).batch(9).repeat()
 
 
@@ -410,7 +412,7 @@ ENDLESS = tf.data.Dataset.from_tensor_slices(ROWS).batch(9).repeat()
             lambda: update_batch_norm(chain(), (r for r in ROWS), passes=2),
             *(ValueError, "can be read once"),
         ),
-        (lambda: UpdateBatchNorm(ROWS, when="often"), ValueError, "'end' or 'validation'"),
+        (lambda: UpdateBatchNorm(ROWS, when=OFTEN), ValueError, "'end' or 'validation'"),
         (
             lambda: UpdateBatchNorm((r for r in ROWS), when="validation"),
             *(ValueError, "can be read once"),

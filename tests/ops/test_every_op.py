@@ -348,7 +348,7 @@ REFUSALS = (
     tf.errors.ResourceExhaustedError,
     *(TypeError, ValueError, OverflowError),
 )
-ODD_VALUES = (
+ODD_VALUES: tuple[Any, ...] = (
     *(None, "text", "\0", "NHWC" * 500, b"\xff\xfe", [], {}, [[1.0], [2.0, 3.0]], object(), 1j),
     *(-1, 1 << 40, 1e300, np.nan),
 )

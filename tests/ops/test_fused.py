@@ -123,7 +123,7 @@ FUSIONS = [*itertools.product(ACTIVATION_MODES, (False, True))]
 SMOOTH = {
     name: getattr(keras.activations, name)
     for name, mode in ACTIVATION_MODES.items()
-    if mode in SMOOTH_ACTIVATIONS
+    if name is not None and mode in SMOOTH_ACTIVATIONS
 }
 
 

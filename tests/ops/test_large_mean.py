@@ -86,7 +86,7 @@ def v3(epsilon: float, ops: Any = raw_ops) -> Layer:
     return lambda x, scale: ops.FusedBatchNormV3(x=x, scale=scale, epsilon=epsilon, **VECTORS)[0]
 
 
-def ex(activation: str, sides: int, epsilon: float) -> Layer:
+def ex(activation: Any, sides: int, epsilon: float) -> Layer:
     return lambda x, scale: raw_ops.FusedBatchNormEx(
         x=x, scale=scale, epsilon=epsilon, **VECTORS,
         side_input=[tf.zeros_like(x)] * sides, activation_mode=activation,
@@ -226,7 +226,7 @@ def v3_gradient(activation: str, arguments: dict[str, Any]) -> Any:
     return raw_ops.FusedBatchNormGradV3(**arguments)[:3]
 
 
-def ex_gradient(activation: str, arguments: dict[str, Any]) -> Any:
+def ex_gradient(activation: Any, arguments: dict[str, Any]) -> Any:
     given = {"offset": VECTORS["offset"], "y": arguments["x"] - arguments["x"] + 1, **arguments}
     return raw_ops.FusedBatchNormGradEx(**given, activation_mode=activation)[:3]
 

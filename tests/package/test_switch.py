@@ -11,6 +11,7 @@ matter a stand-in is imported, and the programs with the real one are few or lon
 from __future__ import annotations
 
 import importlib
+import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
@@ -61,7 +62,7 @@ def editable(folder: pathlib.Path) -> pathlib.Path:
 
 def said(python: pathlib.Path, program: str, *arguments: str, **variables: str) -> str:
     """What a program prints; it has to succeed."""
-    command = [python, "-c", program, *arguments]
+    command = [str(python), "-c", program, *arguments]
     done = run(command, python.parent, TF_CPP_MIN_LOG_LEVEL="3", **variables)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     return done.stdout
@@ -173,7 +174,7 @@ def test_a_failing_import_of_this_package_takes_no_other_away(python, stand_ins,
     assert ("'a'" if value == "a wrong word" else "/nowhere does not exist") in told[0]
 
 
-class SharedLoader:
+class SharedLoader(importlib.abc.Loader):
     """An importer that is the loader of all its modules, as those of frozen programs are."""
 
     SOURCES: ClassVar = {"stand_in": "import within; done = True", "within": "", "after": ""}

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import pathlib
 import pickle
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -26,12 +26,12 @@ class Case:
 
     dtype: str = "float32"
     mean: float = 0.5
-    activation: str | None = None
+    activation: Any = None
     side_input: bool = False
     channels_last: bool = True
 
     @property
-    def data_format(self) -> str:
+    def data_format(self) -> Literal["NHWC", "NCHW"]:
         return "NHWC" if self.channels_last else "NCHW"
 
     def inputs(self) -> dict[str, np.ndarray]:
@@ -83,10 +83,12 @@ def replica_step(case: Case, inputs: dict[str, Any], ends: Any) -> dict[str, Any
     with tf.GradientTape() as tape:
         tape.watch([*of, *([side_input] if case.side_input else [])])
         result = tf_bn_ops.fused_batch_norm(
-            *of,
-            part["mean"],
-            part["variance"],
-            EPSILON,
+            x=of[0],
+            scale=of[1],
+            offset=of[2],
+            mean=part["mean"],
+            variance=part["variance"],
+            epsilon=EPSILON,
             exponential_avg_factor=FACTOR,
             data_format=case.data_format,
             activation=case.activation,
@@ -121,7 +123,7 @@ def bits_of_replicas(strategy: Any, results: dict[str, Any]) -> list[dict[str, n
 def run_all(strategy: Any, path: str, which: str) -> None:
     """Results by case, cut, replica of this process and name go to a file, with {worker} in its
     name for the number of this process."""
-    results = []
+    results: list[Any] = []
     for case in CASES[which]:
         inputs = {name: tf.constant(value) for name, value in case.inputs().items()}
 

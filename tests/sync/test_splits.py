@@ -79,7 +79,7 @@ def assert_right(replicas: list[Results], case: Case) -> None:
     assert not formula_models.check(problem, outputs)
     expected = list(formula_models.MODELS[problem.formula].expected(problem, PROFILES["strict"]))
     for name in ("scale_backprop", "offset_backprop"):
-        parts = np.float64([replica[name] for replica in replicas])
+        parts = np.array([replica[name] for replica in replicas], np.float64)
         value, bound = (assembled(expected, name, f, parts[0].shape) for f in ("value", "bound"))
         u = DTYPES[replicas[0][name].dtype.name].unit_roundoff
         assert np.all(np.abs(parts.sum(0) - value) <= bound + 2 * u * np.abs(parts).sum(0)), name

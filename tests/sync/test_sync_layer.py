@@ -191,7 +191,7 @@ def test_a_layer_without_other_replicas_is_the_layer_without_synchronisation():
 def statistics_with_a_mask_of_weights(layer_class: Any, **kwargs: Any) -> list[np.ndarray]:
     """Of samples that count 0, a half, one and two times."""
     layer = layer_class(momentum=0.0, **kwargs)
-    x = np.float32([[1, np.nan], [2, 4], [4, -3], [-3, 1]])
+    x = np.array([[1, np.nan], [2, 4], [4, -3], [-3, 1]], np.float32)
     if not kwargs:
         x[0] = 1  # Keras may multiply what a mask leaves out by 0.
     layer.build(x.shape)

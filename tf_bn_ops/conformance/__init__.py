@@ -2,8 +2,8 @@
 
   conformance_command.py, flags.py   the command
   export_command.py                  cases as files, for systems that are not TensorFlow
+  shrink.py, program.py              a failing case made small, as a program of its own
   runner.py                          runs and judges cases
-  minimize/                          failing cases made small
   reports/                           what a run leaves behind
   verdict/                           values and errors against what is expected
   execution/                         candidate and references, in processes of their own

@@ -27,7 +27,7 @@ import rich.progress
 
 from tf_bn_ops import _loader, _version, spec
 from tf_bn_ops._command import UsageError
-from tf_bn_ops.conformance import flags, runner
+from tf_bn_ops.conformance import flags, program, runner, shrink
 from tf_bn_ops.conformance.cases import case as case_lib
 from tf_bn_ops.conformance.cases import (
     contract,
@@ -38,7 +38,6 @@ from tf_bn_ops.conformance.cases import (
 from tf_bn_ops.conformance.cases.case import ERROR_PREFIX, Case, Problem
 from tf_bn_ops.conformance.cases.generate import Combination
 from tf_bn_ops.conformance.execution import devices, implementations, signatures, workers
-from tf_bn_ops.conformance.minimize import program, shrink
 from tf_bn_ops.conformance.models.formula_models import fill
 from tf_bn_ops.conformance.models.inputs import as_given
 from tf_bn_ops.conformance.reports import record as record_lib

@@ -19,7 +19,7 @@ from tensorflow.python.eager import record
 
 from tf_bn_ops import _loader, _replicas, _report, _sync
 from tf_bn_ops._fused import activated, constant, fused_batch_norm
-from tf_bn_ops._gradients import in_xla
+from tf_bn_ops._recording import in_xla
 from tf_bn_ops.generated import bindings
 from tf_bn_ops.generated.bindings import Activation
 from tf_bn_ops.spec import ACTIVATION_MODES, SMOOTH_ACTIVATIONS, DataFormat

@@ -5,7 +5,7 @@ rows.py             rows: layers of networks, and small ones; their inputs
 libraries.py        how each library is called; memory bandwidth (tools/memory_bandwidth.cc)
 bench_worker.py     the process of one implementation
 networks.py         the process that trains whole networks
-folding.py          inference with batch norm and with it folded into weights, a program of its own
+pairs.py            programs of their own: networks with folded norms, instance norm beside Keras'
 rounds.py           rounds over all implementations, and the bandwidth limit
 output_check.py     the check of every result after timing
 results.py          a run as data, and its JSON file

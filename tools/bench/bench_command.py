@@ -65,17 +65,17 @@ def _flags(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--record", action="store_true", help=record)
     parser.add_argument("--against", help="libtf_bn_ops_core.so of another build to compare with")
     found = parser.parse_args(argv)
-    chosen = {**_CHOICES, **(_QUICK if found.quick else {})}
+    chosen: dict[str, tuple[str, ...]] = {**_CHOICES, **(_QUICK if found.quick else {})}
     if found.against:
         chosen["dtypes"] = tuple(spec.DTYPES)
     if found.shapes:
-        chosen["sections"] = rows.CALLS
+        chosen["sections"] = tuple(rows.CALLS)
     for name, values in chosen.items():
         known = values if found.against else _CHOICES[name]
         if given := getattr(found, name):
-            values = given.split(",")
+            values = tuple(given.split(","))
         elif name == "sections":
-            values = [value for value in values if value != sweep.SECTION]
+            values = tuple(value for value in values if value != sweep.SECTION)
         for value in values:
             if value not in known:
                 raise UsageError(f"--{name}={value} is unknown; known are {', '.join(known)}")
@@ -117,9 +117,9 @@ def _measure_rows(run: results.Run, chosen: Sequence[rows.Row], peers: Sequence[
 
 def _run(flags: argparse.Namespace, command: str) -> results.Run:
     begin = time.monotonic()
-    seconds, turns, shapes, sizes = 0.1, 8, rows.DEFAULT, networks.SIZES
-    if flags.quick:
-        seconds, turns, shapes, sizes = 0.03, 3, rows.QUICK, networks.QUICK_SIZES
+    seconds, turns = (0.03, 3) if flags.quick else (0.1, 8)
+    sizes: Sequence[tuple[int, int, int]] = networks.QUICK_SIZES if flags.quick else networks.SIZES
+    shapes: Sequence[tuple[int, ...]] = rows.QUICK if flags.quick else rows.DEFAULT
     if flags.shapes:
         shapes = rows.shapes_of(flags.shapes)
     settings = {"threads": flags.threads, "seconds": flags.seconds or seconds, "rounds": turns}

@@ -72,7 +72,8 @@ class Timer:
         """As many samples as fit, at least one."""
         if self._seconds < _NO_WARM_UP_SECONDS:
             self._call()
-        end, samples = time.perf_counter() + seconds, []
+        samples: list[float] = []
+        end = time.perf_counter() + seconds
         gc.disable()
         try:
             while not samples or time.perf_counter() + self._seconds < end:

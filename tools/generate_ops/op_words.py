@@ -9,6 +9,7 @@ import sys
 import textwrap
 import types
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -32,7 +33,7 @@ _LENGTHS = {
 def filled(text: str) -> str:
     """`text` in lines of at most 100 columns; none ends within a literal, pair or declaration."""
     kept = r'{".*?", |".*?"|: | -> | = |const |return |\w&? (?=\w+[,)])'
-    unbroken = {"break_long_words": False, "break_on_hyphens": False}
+    unbroken: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
     lines = []
     for line in text.split("\n"):
         words = re.sub(kept, lambda match: match[0].replace(" ", "\0"), line.lstrip())

@@ -90,9 +90,9 @@ def _of_libraries(files: dict[str, bytes]) -> Iterator[str]:
         dynamic = ELFFile(io.BytesIO(content)).get_section_by_name(".dynamic")
         assert isinstance(dynamic, DynamicSection)
         for tag in dynamic.iter_tags():
-            kind = tag.entry.d_tag
-            if kind == "DT_NEEDED" and not LINKED.fullmatch(tag.needed):
-                yield f"{name} links {tag.needed}, which users may not have"
-            paths = (tag.runpath if kind == "DT_RUNPATH" else "$ORIGIN").split(":")
+            kind, text = tag.entry.d_tag, vars(tag)  # What tags of names have, by kind.
+            if kind == "DT_NEEDED" and not LINKED.fullmatch(text["needed"]):
+                yield f"{name} links {text['needed']}, which users may not have"
+            paths = (text["runpath"] if kind == "DT_RUNPATH" else "$ORIGIN").split(":")
             if kind == "DT_RPATH" or any(not re.match(r"\$ORIGIN(/|$)", path) for path in paths):
                 yield f"{name} looks for libraries in {':'.join(paths)}"

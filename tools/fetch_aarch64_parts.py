@@ -1,7 +1,7 @@
 """Gets what `make ARCH=aarch64` needs on another machine: a Python and a TensorFlow of aarch64, an
 emulator that runs them, and a compiler that builds for them.
 
-usage: python tools/aarch64/fetch_parts.py FOLDER      (make aarch64-parts: build/aarch64)
+usage: python tools/fetch_aarch64_parts.py FOLDER      (make aarch64-parts: build/aarch64)
 
 Debian and its derivatives. Nothing is installed and no rights are needed: packages are downloaded
 by apt-get, from the archives that this machine is set up for, and unpacked into FOLDER; wheels come
@@ -25,11 +25,9 @@ import shutil
 import subprocess
 import sys
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPOSITORY / "tools"))
+import tool_flags
 
-import tool_flags  # noqa: E402
-
+REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 EMULATOR = "qemu-aarch64-static"
 COMPILER = "aarch64-linux-gnu-g++"
 # Program of this machine -> the package that has it.
