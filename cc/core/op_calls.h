@@ -25,7 +25,7 @@ struct OpCalls {
   uint32_t dtypes;
 };
 template <typename... DTypes>
-constexpr uint32_t BitsOf(DTypes... dtypes) {
+TFBN_HD constexpr uint32_t BitsOf(DTypes... dtypes) {
   return (uint32_t{0} | ... | (uint32_t{1} << static_cast<int>(dtypes)));
 }
 
