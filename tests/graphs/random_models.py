@@ -89,6 +89,12 @@ class Subclassed(keras.Model):
         return tf.nn.relu(self.norm(y, training=training)) + 0.5 * y
 
 
+@keras.saving.register_keras_serializable("random_models")
+def _float32_l2(weight: Any) -> Any:
+    """An L2 regularizer in float32, the type of the loss that Keras adds it to in float64 models too."""
+    return tf.cast(0.01 * tf.reduce_sum(tf.square(weight)), "float32")
+
+
 class Model:
     """A model of a draw, on one side."""
 
@@ -195,7 +201,7 @@ class Model:
         elif draw.has("renorm", 0.03):
             arguments["renorm"] = True
         if draw.has("regularized", 0.05):
-            arguments["gamma_regularizer"] = keras.regularizers.L2(0.01)
+            arguments["gamma_regularizer"] = _float32_l2
         if self.policy != "float32" and draw.has("norm in float32", 0.15):
             arguments["dtype"] = self._dtype("float32")
         elif draw.has("norm in float64", 0.03):
@@ -303,7 +309,8 @@ class Model:
                     pairs = zip(tf.nest.flatten(outputs), tf.nest.flatten(y), strict=True)
                     wide = "float64" if self.side == "float64" else "float32"
                     errors = [tf.cast(a, wide) - tf.cast(b, wide) for a, b in pairs]
-                    loss = tf.add_n([tf.reduce_mean(e * e) for e in errors] + model.losses)
+                    extra = [tf.cast(e, wide) for e in model.losses]
+                    loss = tf.add_n([tf.reduce_mean(e * e) for e in errors] + extra)
                 gradients = tape.gradient(loss, model.trainable_variables)
                 if apply:
                     model.optimizer.apply(gradients, model.trainable_variables)
