@@ -91,7 +91,7 @@ class Subclassed(keras.Model):
 
 @keras.saving.register_keras_serializable("random_models")
 def _float32_l2(weight: Any) -> Any:
-    """An L2 regularizer in float32, the type of the loss that Keras adds it to in float64 models too."""
+    """L2 in float32, the type of the loss that Keras adds it to in float64 models, too."""
     return tf.cast(0.01 * tf.reduce_sum(tf.square(weight)), "float32")
 
 
