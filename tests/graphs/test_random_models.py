@@ -19,7 +19,7 @@ def test_random_models():
     # Nothing is shown by models that stay as they are, or that no float32 could compute.
     assert comparison.replaced > 40
     assert comparison.child.counts["fused"] > 20 and comparison.child.counts["calls"] > 400
-    assert comparison.weak <= 4
+    assert comparison.weak <= 6
 
 
 @pytest.mark.long
