@@ -343,9 +343,10 @@ class Planner {
   // caches, an output apart would be fetched from memory: 1.13 and 1.17 times
   // as long ([16, 1024, 196] and [16, 512, 784] in float32, two threads). A
   // product in the buffer of the only result costs a store and a load beside
-  // it: in LLC a derivative with exp takes 1.3 to 1.5 times as long as that
-  // with AVX-512, 1.5 to 1.7 times with AVX2, a cheap one 0.7 to 0.85 ([25088,
-  // 96, 1], [1568, 480, 1], [8, 64, 784] in float32, one thread, X).
+  // it: in LLC, evaluating a derivative with exp twice takes 1.3 to 1.5 times
+  // as long as storing the product with AVX-512, 1.5 to 1.7 times with AVX2, a
+  // cheap one 0.7 to 0.85 times ([25088, 96, 1], [1568, 480, 1], [8, 64, 784]
+  // in float32, one thread, Intel Xeon).
   void ChooseEarlyOutput() {
     const bool groups = plan_.schedule == Schedule::kChannelGroups;
     if (!request_.formula.has_early_output ||

@@ -486,7 +486,7 @@ def test_compiled(op, how, times, monkeypatch):
     monkeypatch.setenv("TF_BN_OPS_XLA", how)
     count = 2 if times == 1 else len(combinations(op))
     cases = drawn(op, count, 12, "xla" if how else "eager+xla")
-    # A y in float64 may be an ulp off that of the kernels, which decides at an activation's bound.
+    # y in float64 may be an ulp off the y of the kernels, which decides at an activation's bound.
     is_left_out = lambda c: how and c.kind == "odd_statistics" and c.dtype == "float64"  # noqa: E731
     assert_all_pass(case for case in cases if not is_left_out(case))
 
