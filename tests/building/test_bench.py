@@ -470,7 +470,7 @@ def test_a_verdict_depends_on_the_spread_of_the_pairs(median, quartiles, pairs, 
 def test_a_library_is_compared_with_another_build(tmp_path, capsys):
     other = tmp_path / _loader.CORE_LIBRARY
     shutil.copy(_loader.core_library_path(), other)
-    flags = [f"--against={other}", "--dtypes=float64", "--layouts=NCHW", "--modes=training"]
+    flags = [f"--against={other}", "--dtypes=float32", "--layouts=NCHW", "--modes=training"]
     assert command.main([*flags, "--seconds=0.001", "--threads=1"]) in (0, 1)
     out = capsys.readouterr().out
     assert all(f"| {formula} |" in out for formula in against.FORMULAS)

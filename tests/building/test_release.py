@@ -261,6 +261,7 @@ class User:
 
     def __init__(self, root: pathlib.Path, wheel: pathlib.Path, folder: pathlib.Path):
         self.page = (root / "README.md").read_text("utf-8")
+        self.dropin = (root / "docs" / "dropin.md").read_text("utf-8")
         self.folder = folder
         shutil.copytree(root / "examples", folder / "examples")
         self.here = installed(wheel, folder)
@@ -298,7 +299,8 @@ def test_a_program_runs_on_it_in_each_way_of_the_page(user):
     not, and becomes TFLite and ONNX; SavedModels are rewritten there and back; C++ compiles; a
     kernel is judged."""
     calls = re.compile(r"^\d+ calls of this library's kernels", re.M)
-    assert calls.search(user.types(user.block("sh")))
+    (command,) = re.findall(r"^\$ (python -m tf_bn_ops run .*)", user.page, re.M)
+    assert calls.search(user.types(command))
     assert "`TF_BN_OPS=1`" in user.page and "`tf_bn_ops.enable()`" in user.page
     assert calls.search(user.types("python examples/train.py", TF_BN_OPS="1", TF_BN_OPS_REPORT="1"))
     code = (user.folder / "examples" / "train.py").read_text("utf-8")
@@ -354,7 +356,7 @@ def test_what_is_saved_loads_where_the_library_is_not(user):
         "np.save('trained', module.train(x))\n"
         "tf.saved_model.save(module, 'IN', signatures={'train': module.train})\n"
     )
-    (command,) = re.findall(r"`(python -m tf_bn_ops rewrite [^`]*)`", user.page)
+    (command,) = re.findall(r"`(python -m tf_bn_ops rewrite IN OUT --to shim)`", user.dropin)
     user.types(command)
     with pytest.raises(AssertionError, match="Op type not registered"):
         user.runs("import tensorflow as tf; tf.saved_model.load('OUT')", user.elsewhere)
