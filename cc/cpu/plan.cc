@@ -13,18 +13,19 @@ namespace {
 
 class Planner {
  public:
-  explicit Planner(const PlanRequest& request)
-      : request_(request),
+  Planner(const PlanRequest& request, Plan* plan)
+      : plan_(*plan),
+        request_(request),
         view_(request.view),
         elements_(NumElements(request.view)),
         element_bytes_(static_cast<int64_t>(SizeOf(request.dtype))),
         threads_(elements_ < kSerialElements ? 1 : request.threads) {}
 
-  Plan Make() {
+  void Choose() {
     plan_.partition = MakePartition(view_);
     if (elements_ == 0) {
       plan_.schedule_why = plan_.threads_why = {Reason::kNoElements};
-      return std::move(plan_);
+      return;
     }
     ExplainPartition();
     CutIntoTiles();
@@ -35,7 +36,6 @@ class Planner {
     ChooseEarlyOutput();
     ChooseLoops();
     ChoosePrefetch();
-    return std::move(plan_);
   }
 
  private:
@@ -447,7 +447,9 @@ class Planner {
     plan_.loops[0].sum_rows = static_cast<int>(plan_.sum_rows_why.found);
   }
   static Why RowsInStrip(int64_t row_bytes, int64_t most) {
-    const int64_t fit = kStripBytes / row_bytes;
+    // 32 bits: a division of 64 takes twice as long.
+    const int64_t fit = static_cast<uint32_t>(kStripBytes) /
+                        static_cast<uint32_t>(std::min(row_bytes, kStripBytes));
     return {Reason::kRowsInStrip, std::clamp<int64_t>(fit, 2, most),
             kStripBytes};
   }
@@ -612,15 +614,19 @@ class Planner {
                : view_.inner;
   }
 
+  Plan& plan_;  // In its place: a copy would be a percent of a small call.
   const PlanRequest& request_;
   const View& view_;
   const int64_t elements_, element_bytes_;
   const int64_t threads_;  // Offered, or 1 below the serial threshold.
-  Plan plan_;
 };
 
 }  // namespace
 
-Plan MakePlan(const PlanRequest& request) { return Planner(request).Make(); }
+Plan MakePlan(const PlanRequest& request) {
+  Plan plan;
+  Planner(request, &plan).Choose();
+  return plan;
+}
 
 }  // namespace tf_bn_ops
