@@ -75,8 +75,7 @@ std::string ReadRequest(const char* formula, const tfbn_explain_args* args,
   const std::string error =
       tf_bn_ops::c_api::CheckDType(request->dtype, "dtype");
   if (!error.empty()) return error;
-  request->has_pipeline =
-      implementation.KernelsOf(index, request->dtype).pipeline != nullptr;
+  request->kernels = &implementation.KernelsOf(index, request->dtype);
   if (args->threads < 1 || args->threads > kMaxExplainedThreads) {
     return "threads must be at least 1 and at most " +
            std::to_string(kMaxExplainedThreads);
@@ -91,6 +90,7 @@ std::string ReadRequest(const char* formula, const tfbn_explain_args* args,
   request->in_place = args->in_place != 0;
   if (request->in_place) {
     request->early_buffer = tf_bn_ops::EarlyBuffer::kInPlace;
+    request->second_in_place = true;
   }
   request->threads = args->threads;
   request->caches = tf_bn_ops::MachineCacheSizes();

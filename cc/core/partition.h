@@ -36,7 +36,7 @@ constexpr int64_t kMaxLanes = 16;
 
 // Rows are folded to at most this many columns, and channels with a longer
 // inner dimension are cut into segments. (How many columns a tile of them has
-// depends on the formula, see TileColumns in cc/cpu/isa/isa_kernels.h.)
+// depends on the formula, see TileColumns in cc/cpu/kernels.h.)
 constexpr int64_t kMaxRowColumns = 1024;
 
 // Longest chain of additions down a column: after this many rows the

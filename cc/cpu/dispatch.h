@@ -7,7 +7,7 @@
 
 #include "cc/core/formulas/all_formulas.h"
 #include "cc/core/host_device.h"
-#include "cc/cpu/isa/isa_kernels.h"
+#include "cc/cpu/kernels.h"
 
 namespace tf_bn_ops {
 

@@ -34,7 +34,6 @@ class Driver {
         apply_call_(&call),
         apply_(kernels_.Of(PassKind::kApply)),
         reduce_(kernels_.Of(PassKind::kReduce)),
-        apply_policy_(plan.store_policy),
         read_later_(plan.prefetches_for_second_pass
                         ? entry_.tensors(call).in[entry_.traits.reduce_inputs]
                         : nullptr),
@@ -80,7 +79,7 @@ class Driver {
 
  private:
   enum class Direction { kForward, kBackward };
-  using Pass = void (Driver::*)(const Tile&, int64_t block) const;
+  using TileFunction = void (Driver::*)(const Tile&, int64_t block) const;
   static constexpr int kMostPhases = 3;  // Reduce, finish, apply.
 
   // The tiles of one block are neighbours.
@@ -100,7 +99,7 @@ class Driver {
   // in reverse order, since the last ones read are still in its L2. (A task
   // that captures no more than `this` needs no memory of its own: allocations
   // show in calls of a microsecond.)
-  template <Pass kPass, Direction kDirection = Direction::kForward>
+  template <TileFunction kPass, Direction kDirection = Direction::kForward>
   Phase TilePass() const {
     return {plan_.num_tasks,
             [this](int64_t task) {
@@ -131,7 +130,7 @@ class Driver {
   }
 
   // Tiles from `first` to `last`, which is included, in one direction.
-  template <Pass kPass, Direction kDirection>
+  template <TileFunction kPass, Direction kDirection>
   void RunTiles(int64_t first, int64_t last) const {
     constexpr bool kForward = kDirection == Direction::kForward;
     Tile tile = TileAt(first);
@@ -249,7 +248,7 @@ class Driver {
       SetPrefetch(PrefetchKind::kFixedDistance,
                   next == kNoGroup ? stage.next : TileBehind(next, b),
                   &stage.next);
-      kernels_.pipeline(call_, plan_.partition, stage, plan_.store_policy,
+      kernels_.pipeline(call_, plan_.partition, stage, plan_.loops,
                         ArraysOf(b));
     }
     Finish(c0, c1);
@@ -301,31 +300,21 @@ class Driver {
     const FormulaIndex second = entry_.early.second_pass;
     apply_call_ = &second_call_;
     apply_ = implementation.KernelsOf(second, call_.dtype).Of(PassKind::kApply);
-    const Tensors tensors = EntryOf(second).tensors(second_call_);
-    apply_policy_ = PolicyOf(tensors);
     reduce_ = kernels_.Of(PassKind::kReduceStoring);
-    // What a result overwrites is to be read from cache before.
-    reduce_policy_ = tensors.out[0] == tensors.in[entry_.early.input]
-                         ? StorePolicy::kTemporal
-                         : PolicyOf(entry_.early.tensors(call_));
-  }
-  // Of a pass with one output.
-  StorePolicy PolicyOf(const Tensors& tensors) const {
-    return IsInPlace(tensors, 0) ? StorePolicy::kTemporal : plan_.store_policy;
   }
 
   ChannelArrays ArraysOf(int64_t b) const {
     return {centers_, coefficients_, Sums(b)};
   }
   void Reduce(const Tile& tile, int64_t b) const {
-    reduce_(call_, plan_.partition, tile, reduce_policy_, ArraysOf(b));
+    reduce_(call_, plan_.partition, tile, plan_.loops[0], ArraysOf(b));
   }
   void Apply(const Tile& tile, int64_t) const {
-    apply_(*apply_call_, plan_.partition, tile, apply_policy_, ArraysOf(0));
+    apply_(*apply_call_, plan_.partition, tile, plan_.loops[1], ArraysOf(0));
   }
   void Frozen(const Tile& tile, int64_t b) const {
-    kernels_.Of(PassKind::kFrozen)(call_, plan_.partition, tile,
-                                   plan_.store_policy, ArraysOf(b));
+    kernels_.Of(PassKind::kFrozen)(call_, plan_.partition, tile, plan_.loops[0],
+                                   ArraysOf(b));
   }
 
   // Computes what the first pass reads of channels [c0, c1).
@@ -361,8 +350,7 @@ class Driver {
   // The passes; with an early output the second one is another formula's.
   Call second_call_;
   const Call* apply_call_;
-  Kernels::Pass apply_, reduce_;
-  StorePolicy apply_policy_, reduce_policy_ = StorePolicy::kNone;
+  Kernels::PassFunction apply_, reduce_;
   const void* const read_later_;  // See Tile.
   double* sums_;                  // [blocks][num_sums][channels]
   double* centers_;               // [channels]
@@ -398,6 +386,17 @@ bool AllInPlace(const FormulaEntry& entry, const FormulaTraits& traits,
   return in_place;
 }
 
+// Whether outputs begin in different places of a cache line.
+bool HaveOutputsApart(const Tensors& tensors) {
+  const auto offset = [&](int o) {
+    return reinterpret_cast<uintptr_t>(tensors.out[o]) % kCacheLineBytes;
+  };
+  for (int o = 1; o < tensors.outputs; ++o) {
+    if (offset(o) != offset(0)) return true;
+  }
+  return false;
+}
+
 // Whether an output apart from the inputs aliases one (kAliasBytes).
 bool HasPageOffsetAlias(const Tensors& tensors) {
   for (int o = 0; o < tensors.outputs; ++o) {
@@ -423,12 +422,18 @@ PlanRequest RequestOf(const FormulaEntry& entry, const Kernels& kernels,
   const Tensors tensors = entry.tensors(call);
   if (tensors.out[0] == nullptr) request.formula.outputs = 0;
   request.has_totals = HasTotals(call);
-  request.has_pipeline = kernels.pipeline != nullptr;
+  request.kernels = &kernels;
   if (request.has_totals) request.formula.has_early_output = false;
   request.early_buffer = EarlyBufferOf(entry, call);
   request.costly_slope = SlopeIsCostly(call.activation);
   request.in_place =
       AllInPlace(entry, request.formula, call, request.early_buffer);
+  if (request.formula.has_early_output) {
+    const Tensors second =
+        EntryOf(entry.early.second_pass).tensors(entry.early.second_call(call));
+    request.second_in_place = IsInPlace(second, 0);
+  }
+  request.outputs_apart = HaveOutputsApart(tensors);
   request.page_offset_alias = HasPageOffsetAlias(tensors);
   request.threads = threads;
   request.caches = MachineCacheSizes();
@@ -436,8 +441,8 @@ PlanRequest RequestOf(const FormulaEntry& entry, const Kernels& kernels,
 }
 
 // Plans and executes one call.
-void Compute(const Call& call, const Implementation& implementation,
-             Executor& executor, void* workspace) {
+void RunPlanned(const Call& call, const Implementation& implementation,
+                Executor& executor, void* workspace) {
   const FormulaIndex formula = FormulaOf(call);
   const FormulaEntry& entry = EntryOf(formula);
   const PlanRequest request =
@@ -481,7 +486,7 @@ void RunOnCpu(const Call& call, const Implementation& implementation,
   RunWithCopies(
       call,
       [&](const Call& computed) {
-        Compute(computed, implementation, executor, workspace);
+        RunPlanned(computed, implementation, executor, workspace);
         return 0;
       },
       [](void* to, const void* from, size_t bytes) {

@@ -417,17 +417,18 @@ void StoreEmpty(const Call& call) {
 
 template <typename F>
 FormulaEntry MakeEntry(const char* name) {
-  FormulaEntry entry = {{name, F::kKind, F::kInputs, F::kOutputs,
-                         TileColumns<F>(true), TileColumns<F>(false),
-                         kHasEarlyOutput<F>, F::kIsSmooth, F::kNumReduceInputs},
-                        F::kNumSums,
-                        F::kNumFrozenSums,
-                        F::kNumCoefficients,
-                        F::TensorsOf,
-                        Prepare<F>,
-                        Finish<F>,
-                        StoreEmpty<F>,
-                        {}};
+  FormulaEntry entry = {
+      {name, F::kKind, F::kInputs, F::kOutputs, TileColumns<F>(true),
+       TileColumns<F>(false), kHasEarlyOutput<F>, F::kIsSmooth,
+       F::kNumReduceInputs, kHasMask<F>, F::kNumFrozenSums > 0},
+      F::kNumSums,
+      F::kNumFrozenSums,
+      F::kNumCoefficients,
+      F::TensorsOf,
+      Prepare<F>,
+      Finish<F>,
+      StoreEmpty<F>,
+      {}};
   if constexpr (kHasEarlyOutput<F>) {
     using Second = typename F::SecondPass;
     entry.early = {F::FirstPass::TensorsOf,

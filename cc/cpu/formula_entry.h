@@ -8,7 +8,7 @@
 
 #include "cc/core/call.h"
 #include "cc/core/formulas/all_formulas.h"
-#include "cc/cpu/isa/isa_kernels.h"
+#include "cc/cpu/kernels.h"
 #include "cc/cpu/plan.h"
 
 namespace tf_bn_ops {

@@ -13,18 +13,19 @@ namespace {
 
 class Planner {
  public:
-  explicit Planner(const PlanRequest& request)
-      : request_(request),
+  Planner(const PlanRequest& request, Plan* plan)
+      : plan_(*plan),
+        request_(request),
         view_(request.view),
         elements_(NumElements(request.view)),
         element_bytes_(static_cast<int64_t>(SizeOf(request.dtype))),
         threads_(elements_ < kSerialElements ? 1 : request.threads) {}
 
-  Plan Make() {
+  void Choose() {
     plan_.partition = MakePartition(view_);
     if (elements_ == 0) {
       plan_.schedule_why = plan_.threads_why = {Reason::kNoElements};
-      return std::move(plan_);
+      return;
     }
     ExplainPartition();
     CutIntoTiles();
@@ -33,8 +34,8 @@ class Planner {
     ChooseThreads();
     ChooseStores();
     ChooseEarlyOutput();
+    ChooseLoops();
     ChoosePrefetch();
-    return std::move(plan_);
   }
 
  private:
@@ -153,7 +154,7 @@ class Planner {
     const int64_t bytes = TensorBytes();
     const int64_t l2s = request_.caches.l2_bytes * threads_;
     Why& why = plan_.pipeline_why;
-    if (!request_.has_pipeline) {
+    if (request_.kernels->pipeline == nullptr) {
       why = {Reason::kNoPipelineKernel};
       return;
     }
@@ -298,7 +299,7 @@ class Planner {
   // second pass finds in L2. BN + ReLU, forward and gradient, of 2 to 8 MiB
   // gained 6 to 10%, repeated calls on one tensor included. In place, the lines
   // of an output are in cache already: its stores are temporal whatever the
-  // policy of the others (ComputeResults). With one of two outputs in place,
+  // policy of the others (StoreResults). With one of two outputs in place,
   // the gradient behind add + ReLU of [50176, 512, 1] in float32 takes 0.86 ns
   // per element on two threads; 1.04 if both are stored temporally, 0.89 if
   // neither.
@@ -353,18 +354,17 @@ class Planner {
         !(groups || plan_.schedule == Schedule::kTwoPasses)) {
       return;
     }
-    const bool is_product = request_.formula.outputs == 1;
     Reason& reason = plan_.early_output_why.reason;
     if (request_.early_buffer == EarlyBuffer::kOverwrites) {
       reason = Reason::kOverwritesInput;
     } else if (request_.formula.is_smooth && IsNarrow(request_.dtype)) {
       reason = Reason::kRoundedOutput;
-    } else if (is_product && !request_.costly_slope) {
+    } else if (IsProduct() && !request_.costly_slope) {
       reason = Reason::kCheapSlope;
-    } else if (is_product && TensorBytes() > request_.caches.llc_bytes) {
+    } else if (IsProduct() && TensorBytes() > request_.caches.llc_bytes) {
       plan_.early_output_why = {Reason::kProductExceedsLlc, TensorBytes(),
                                 request_.caches.llc_bytes};
-    } else if (groups && !is_product &&
+    } else if (groups && !IsProduct() &&
                request_.early_buffer == EarlyBuffer::kOwn &&
                plan_.store_policy == StorePolicy::kNonTemporal) {
       reason = Reason::kGroupInCache;
@@ -373,6 +373,145 @@ class Planner {
       reason = Reason::kSecondPassReadsIt;
     }
   }
+
+  // Whether an early output has the buffer of the only result, as a product.
+  bool IsProduct() const { return request_.formula.outputs == 1; }
+
+  // How the loops of both passes go through the rows of a tile. Those of
+  // kSegments lie side by side.
+  void ChooseLoops() {
+    const bool is_rows = plan_.partition.kind == Partition::kRows;
+    const int64_t row_bytes =
+        (is_rows ? view_.channels * ColumnsPerChannel() : kSegmentColumns) *
+        element_bytes_;
+    CheckFullLines(row_bytes);
+    const bool one_pass = plan_.schedule == Schedule::kFrozenOnePass;
+    LoopPlan& first = plan_.loops[0];
+    if (one_pass) first.stores = plan_.store_policy;
+    if (plan_.early_output) first.stores = ChooseEarlyStores();
+    const bool sums = one_pass ? request_.formula.sums_frozen
+                               : plan_.schedule != Schedule::kElementsAlone;
+    if (sums) ChooseSumRows(row_bytes);
+    if (sums && first.stores != StorePolicy::kNone) ChooseTwoLoops(row_bytes);
+    const bool in_place =
+        plan_.early_output && (IsProduct() || request_.second_in_place);
+    plan_.loops[1].stores = one_pass   ? StorePolicy::kNone
+                            : in_place ? StorePolicy::kTemporal
+                                       : plan_.store_policy;
+    for (LoopPlan& loop : plan_.loops) {
+      const bool with_sums = loop.sum_rows > 0 && !loop.two_loops;
+      if (loop.stores == StorePolicy::kNone || with_sums) continue;
+      ChooseStoreRows(row_bytes, &loop);
+      ChoosePacks(&loop);
+    }
+  }
+
+  // Non-temporal stores need full cache lines, which begin at the same columns
+  // in all rows and outputs that a pass stores.
+  void CheckFullLines(int64_t row_bytes) {
+    if (plan_.store_policy != StorePolicy::kNonTemporal) return;
+    if (!Vectors().has_non_temporal_stores) {
+      plan_.store_why = {Reason::kNoNonTemporalStores};
+    } else if (row_bytes % kCacheLineBytes != 0 && TileRows() > 1) {
+      plan_.store_why = {Reason::kRowsApart, row_bytes, kCacheLineBytes};
+    } else if (request_.outputs_apart && !plan_.early_output) {
+      plan_.store_why = {Reason::kOutputsApart};
+    } else {
+      return;
+    }
+    plan_.store_policy = StorePolicy::kTemporal;
+  }
+
+  // Of the first pass. Where non-temporal stores go row by row, and sums and
+  // results each take a loop of their own, they cost more than the read for
+  // ownership of temporal ones (16-bit types: 2 to 15%).
+  StorePolicy ChooseEarlyStores() {
+    Why& why = plan_.early_store_why;
+    why = plan_.store_why;
+    if (plan_.store_policy == StorePolicy::kTemporal) return plan_.store_policy;
+    if (IsProduct() || request_.early_buffer == EarlyBuffer::kInPlace) {
+      why = {Reason::kInPlace};
+    } else if (!Vectors().sums_fill_lines) {
+      why = {Reason::kPartsOfLines};
+    } else {
+      return plan_.store_policy;
+    }
+    return StorePolicy::kTemporal;
+  }
+
+  // As many as lie in kStripBytes. Two-level sums have whole chains.
+  void ChooseSumRows(int64_t row_bytes) {
+    plan_.sum_rows_why = IsNarrow(request_.dtype)
+                             ? Why{Reason::kWholeChains, kTwoLevelChain}
+                             : RowsInStrip(row_bytes, kMaxRowsPerStrip);
+    plan_.loops[0].sum_rows = static_cast<int>(plan_.sum_rows_why.found);
+  }
+  static Why RowsInStrip(int64_t row_bytes, int64_t most) {
+    // 32 bits: a division of 64 takes twice as long.
+    const int64_t fit = static_cast<uint32_t>(kStripBytes) /
+                        static_cast<uint32_t>(std::min(row_bytes, kStripBytes));
+    return {Reason::kRowsInStrip, std::clamp<int64_t>(fit, 2, most),
+            kStripBytes};
+  }
+
+  // Non-temporal stores of parts of a cache line go row by row, so that the
+  // line is complete soon: several rows and outputs have more lines begun than
+  // there are write-combining buffers (one row each is 3 times as fast in the
+  // second order of half).
+  void ChooseStoreRows(int64_t row_bytes, LoopPlan* loop) {
+    const bool past = loop->stores == StorePolicy::kNonTemporal;
+    const bool few = past && !IsNarrow(request_.dtype);
+    Why& why = plan_.store_rows_why;
+    if (past && !Vectors().stores_fill_lines) {
+      why = {Reason::kPartsOfLines, 1};
+    } else if (past && HasAliasedRows(row_bytes)) {
+      why = {Reason::kAliasedRows, 1, row_bytes};
+    } else {
+      why = RowsInStrip(row_bytes, few ? kMaxStoringRows : kMaxRowsPerStrip);
+    }
+    loop->store_rows = static_cast<int>(why.found);
+  }
+
+  // Whether rows are stored one by one because of where they lie. Not where a
+  // vector is a cache line: with AVX-512 strips of several rows are 1.1 to 1.7
+  // times as fast ([6272, 1024, 1] in float32, ADR 14).
+  bool HasAliasedRows(int64_t row_bytes) const {
+    return !Vectors().is_cache_line &&
+           ShareAPageOffset(row_bytes, IsNarrow(request_.dtype));
+  }
+
+  void ChoosePacks(LoopPlan* loop) {
+    if (!Vectors().has_packs) return;
+    const int64_t rows = std::min<int64_t>(loop->store_rows, TileRows());
+    loop->packs = rows >= kLeastPackedRows;
+    plan_.packs_why = {loop->packs ? Reason::kPackedRows : Reason::kFewRows,
+                       rows, kLeastPackedRows};
+  }
+
+  // Where strips that sum and store would go row by row, or to rows that are
+  // far apart or alias. (With rows of 2 KiB one loop is 1.5 times as fast in
+  // half; [32, 64, 784], whose rows lie 98 KiB apart, up to 2.7 times as slow;
+  // with AVX-512 1.2 to 1.5 times as fast.) A mask would be computed twice:
+  // 1.25 times as slow.
+  void ChooseTwoLoops(int64_t row_bytes) {
+    Why& why = plan_.two_loops_why;
+    if (plan_.loops[0].stores != StorePolicy::kNonTemporal) {
+      why = {Reason::kRowsReadOnce};
+    } else if (!Vectors().sums_fill_lines) {
+      why = {Reason::kPartsOfLines, 1};
+    } else if (IsNarrow(request_.dtype) && !Vectors().is_cache_line &&
+               row_bytes >= kPageBytes) {
+      why = {Reason::kFarRows, row_bytes, kPageBytes};
+    } else if (!IsNarrow(request_.dtype) && !request_.formula.has_mask &&
+               HasAliasedRows(row_bytes)) {
+      why = {Reason::kAliasedRows, 1, row_bytes};
+    } else {
+      why = {Reason::kRowsReadOnce};
+    }
+    plan_.loops[0].two_loops = why.reason != Reason::kRowsReadOnce;
+  }
+
+  const VectorTraits& Vectors() const { return request_.kernels->vectors; }
 
   void ChoosePrefetch() {
     const int64_t l2 = request_.caches.l2_bytes;
@@ -423,6 +562,15 @@ class Planner {
             : Why{next ? Reason::kSmallTile : Reason::kLargeTile, bytes, most};
   }
 
+  // Rows of the largest tile; in kSegments of a channel of it at one outer
+  // index.
+  int64_t TileRows() const {
+    const Partition& p = plan_.partition;
+    return p.kind == Partition::kRows
+               ? CeilDiv(CeilDiv(view_.outer, p.fold), p.outer_blocks)
+               : CeilDiv(CeilDiv(view_.inner, kSegmentColumns), p.inner_blocks);
+  }
+
   // Input bytes of the largest tile.
   int64_t TileBytes() const {
     const Partition& p = plan_.partition;
@@ -466,15 +614,19 @@ class Planner {
                : view_.inner;
   }
 
+  Plan& plan_;  // In its place: a copy would be a percent of a small call.
   const PlanRequest& request_;
   const View& view_;
   const int64_t elements_, element_bytes_;
   const int64_t threads_;  // Offered, or 1 below the serial threshold.
-  Plan plan_;
 };
 
 }  // namespace
 
-Plan MakePlan(const PlanRequest& request) { return Planner(request).Make(); }
+Plan MakePlan(const PlanRequest& request) {
+  Plan plan;
+  Planner(request, &plan).Choose();
+  return plan;
+}
 
 }  // namespace tf_bn_ops

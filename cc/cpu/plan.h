@@ -14,9 +14,8 @@
 #include "cc/core/dtype.h"
 #include "cc/core/partition.h"
 #include "cc/core/view.h"
-#include "cc/cpu/isa/isa_kernels.h"
+#include "cc/cpu/kernels.h"
 #include "cc/cpu/plan_reasons.h"
-#include "cc/cpu/tuning.h"
 
 namespace tf_bn_ops {
 
@@ -40,6 +39,8 @@ struct FormulaTraits {
   bool has_early_output;  // That the first pass can store, see formula.h.
   bool is_smooth;         // Whether it is a product, not masked elements.
   int reduce_inputs;      // That the first pass reads, the first ones.
+  bool has_mask;          // Of an activation, which sums need, too.
+  bool sums_frozen;       // Frozen, the one pass sums and stores.
 };
 
 // The buffer of an early output (formula.h).
@@ -55,12 +56,14 @@ struct PlanRequest {
   DType dtype = DType::kFloat32;
   FormulaTraits formula = {};
   bool is_training = true;
-  bool has_totals = false;    // The sums are given: the second pass alone.
-  bool has_pipeline = false;  // There is a kernel of it (Kernels).
+  bool has_totals = false;  // The sums are given: the second pass alone.
+  const Kernels* kernels = nullptr;
   // Each output is the buffer of an input of the pass that stores it.
   bool in_place = false;
   EarlyBuffer early_buffer = EarlyBuffer::kOwn;
-  bool costly_slope = true;  // SlopeIsCostly of the activation.
+  bool second_in_place = false;  // With an early output, x_backprop is.
+  bool outputs_apart = false;    // In different places of a cache line.
+  bool costly_slope = true;      // SlopeIsCostly of the activation.
   // An output begins at most kAliasBytes behind an input, modulo kPageBytes.
   bool page_offset_alias = false;
   int threads = 1;  // That the executor offers, the caller's included.
@@ -132,6 +135,11 @@ struct Plan {
   // The first pass stores the formula's early output.
   bool early_output = false;
   Why early_output_why;
+
+  // By pass; one pass that is all has the first one, elements alone the second
+  // one. Rows of strips lie equally far apart in both.
+  LoopPlan loops[2];
+  Why early_store_why, two_loops_why, sum_rows_why, store_rows_why, packs_why;
 
   // The first pass prefetches what the second one alone reads, of its tile.
   bool prefetches_for_second_pass = false;

@@ -118,6 +118,33 @@ namespace tf_bn_ops {
   X(kPageOffsetAlias, "page_offset_alias",                                     \
     "an output begins within {limit} bytes behind an input, modulo 4 KiB: "    \
     "loads would wait for non-temporal stores")                                \
+  X(kNoNonTemporalStores, "no_non_temporal_stores",                            \
+    "the build has no stores past the caches")                                 \
+  X(kRowsApart, "rows_apart",                                                  \
+    "rows have {found} bytes, no multiple of the {limit} of a cache line: "    \
+    "they begin anywhere in one")                                              \
+  X(kOutputsApart, "outputs_apart",                                            \
+    "outputs begin in different places of a cache line")                       \
+  /* Loops. */                                                                 \
+  X(kPartsOfLines, "parts_of_lines",                                           \
+    "the vectors of a strip are no whole cache lines: row by row, they are "   \
+    "complete soon")                                                           \
+  X(kAliasedRows, "aliased_rows",                                              \
+    "rows of {limit} bytes share a page offset: loads would wait for stores")  \
+  X(kFarRows, "far_rows",                                                      \
+    "rows lie {found} bytes apart, at least {limit}: results come from L1, "   \
+    "behind the sums of a few rows")                                           \
+  X(kRowsReadOnce, "rows_read_once",                                           \
+    "what is loaded is summed and stored from registers")                      \
+  X(kRowsInStrip, "rows_in_strip",                                             \
+    "{found} rows: as many as have {limit} bytes, but at least two")           \
+  X(kWholeChains, "whole_chains", "{found} rows: a chain of a two-level sum")  \
+  X(kPackedRows, "packed_rows",                                                \
+    "{found} rows, at least {limit}, share coefficients that are brought to "  \
+    "the order of packs")                                                      \
+  X(kFewRows, "few_rows",                                                      \
+    "{found} rows, fewer than {limit}, do not pay for bringing coefficients "  \
+    "to the order of packs")                                                   \
   /* Early output. */                                                          \
   X(kSecondPassReadsIt, "second_pass_reads_it",                                \
     "the first pass stores it, and the second one reads it in place of what "  \

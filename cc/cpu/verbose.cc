@@ -81,6 +81,9 @@ using Fields = std::vector<Field>;
 Fields PlanFields(const PlanRequest& request, const Plan& plan) {
   const auto number = [](int64_t value) { return std::to_string(value); };
   const bool rows = plan.partition.kind == Partition::kRows;
+  // Of the pass that stores what is stored last.
+  const LoopPlan& last =
+      plan.loops[plan.schedule == Schedule::kFrozenOnePass ? 0 : 1];
   return {
       {"schedule", NameOf(plan.schedule, kSchedules), &plan.schedule_why},
       {"threads", number(plan.threads), &plan.threads_why},
@@ -104,6 +107,14 @@ Fields PlanFields(const PlanRequest& request, const Plan& plan) {
       {"workspace_bytes",
        number(static_cast<int64_t>(CpuWorkspaceBytes(
            request.formula.kind, request.view, request.dtype)))},
+      {"early_store",
+       NameOf(plan.early_output ? plan.loops[0].stores : StorePolicy::kNone,
+              kStores),
+       &plan.early_store_why},
+      {"sum_rows", number(plan.loops[0].sum_rows), &plan.sum_rows_why},
+      {"store_rows", number(last.store_rows), &plan.store_rows_why},
+      {"loops", plan.loops[0].two_loops ? "two" : "one", &plan.two_loops_why},
+      {"packs", last.packs ? "yes" : "no", &plan.packs_why},
   };
 }
 

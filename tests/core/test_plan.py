@@ -193,6 +193,61 @@ def test_each_decision_and_its_reason(view, request_, said):
         assert found.reason(name) == reason or not reason, name
 
 
+# What depends on the vectors of a build: (builds; view, request, what the plan says).
+WIDE = ("avx512bf16", "avx512")  # Vectors of a cache line.
+BF16 = {"dtype": "bfloat16", "formula": "batch_norm"}
+HALF = {"dtype": "half"}
+# fmt: off
+LOOPS: list[tuple[tuple[str, ...], tuple[int, int, int], dict[str, Any], str]] = [
+    # Rows of a strip: what lies in 8 KiB, whole chains of two-level sums, four of those that are
+    # stored past the caches.
+    (("avx2", *WIDE), (100352, 64, 1), {}, "sum_rows=8 rows_in_strip, store_rows=4 rows_in_strip"),
+    (("avx2", *WIDE), (100352, 64, 1), HALF,
+     "sum_rows=8 whole_chains, store_rows=8 rows_in_strip"),
+    (("avx2", *WIDE), (50, 64, 1), {}, "store=temporal fits_l2s, store_rows=8 rows_in_strip"),
+    (("avx2", *WIDE), (100352, 64, 1), FROZEN,
+     "sum_rows=8 rows_in_strip, store_rows=0 not_applicable, loops=one rows_read_once"),
+    # Rows that alias are stored one by one, but with vectors of a cache line; so they are summed in
+    # a loop of their own, unless there is a mask.
+    (("avx2",), (6272, 1024, 1), {}, "sum_rows=2 rows_in_strip, store_rows=1 aliased_rows"),
+    (WIDE, (6272, 1024, 1), {}, "sum_rows=2 rows_in_strip, store_rows=2 rows_in_strip"),
+    (("avx2",), (6272, 1024, 1), FROZEN, "loops=two aliased_rows, store_rows=1 aliased_rows"),
+    (("avx2",), (6272, 1024, 1), {**FROZEN, "formula": "batch_norm_grad_ex"},
+     "loops=one rows_read_once"),
+    (WIDE, (6272, 1024, 1), FROZEN, "loops=one rows_read_once"),
+    # Rows of 16-bit types that lie a page apart.
+    (("avx2",), (6272, 2080, 1), {**FROZEN, **HALF}, "loops=two far_rows"),
+    (("avx2",), (6272, 1984, 1), {**FROZEN, **HALF}, "loops=one rows_read_once"),
+    (WIDE, (6272, 2080, 1), {**FROZEN, **HALF}, "loops=one rows_read_once"),
+    # Packs, where a strip has four rows or more.
+    (("avx2",), (100352, 64, 1), BF16, "packs=yes packed_rows"),
+    (("avx2",), (128, 1024, 16), BF16, "packs=no few_rows"),
+    (("avx2",), (3, 1024, 1), BF16, "packs=no few_rows"),
+    (("avx2", *WIDE), (100352, 64, 1), {}, "packs=no not_applicable"),
+    # Full cache lines, which begin at the same column of all rows.
+    (("avx2", *WIDE), (140000, 65, 1), {}, "store=temporal rows_apart"),
+    (("avx2", *WIDE), (140000, 64, 1), {}, "store=non_temporal exceeds_l2s"),
+    (("baseline",), (140000, 64, 1), {}, "store=temporal no_non_temporal_stores"),
+    # The early output is stored as the other one is, but in place.
+    (("avx2", *WIDE), (100352, 64, 1), ADDED, "early_store=non_temporal exceeds_l2s"),
+    (("avx2", *WIDE), (50, 64, 1), ADDED, "early_store=temporal fits_l2s"),
+    (("avx2", *WIDE), (100352, 64, 1), {**ADDED, "in_place": True},
+     "early_store=temporal in_place"),
+    (("avx2", *WIDE), (100352, 64, 1), {}, "early_store=none not_applicable"),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(
+    ("build", "view", "request_", "said"),
+    [(build, *rest) for builds, *rest in LOOPS for build in builds],
+)
+def test_how_the_loops_of_a_build_go(build, view, request_, said):
+    if build not in c_abi.supported_implementations():
+        pytest.skip(f"no {build} here")
+    test_each_decision_and_its_reason(view, {**request_, "implementation": build}, said)
+
+
 PARTITION = ("partition", "fold", "blocks")
 
 
@@ -417,6 +472,30 @@ def test_stores_that_loads_would_wait_for_are_temporal():
     found = [(fields["store_reason"], fields["store"]) for fields in calls]
     kinds = {"exceeds_l2s": "non_temporal", "page_offset_alias": "temporal"}
     assert found == [(reason, kinds[reason]) for *_, reason in PLACED for _ in range(4)]
+
+
+# The second order has two outputs of view shape; argv: bytes that the second one begins behind the
+# first one, modulo 4 KiB.
+RUN_APART = """
+import sys
+import numpy as np
+from tf_bn_ops.harness import c_abi
+from tf_bn_ops.harness.problems import random_problem
+problem = random_problem((20000, 64, 1), "float32", formula="batch_norm_grad_grad")
+roles = [role for role, array in c_abi.new_outputs(problem).items() if array.ndim == 3]
+zeros = np.zeros((20000, 64, 1), np.float32)
+places = dict(zip(roles, (2048, 2048 + int(sys.argv[1])), strict=True))
+c_abi.run(problem, outputs={role: c_abi.placed(zeros, at) for role, at in places.items()})
+"""
+
+
+@pytest.mark.parametrize(
+    ("behind", "said"), [(64, ("non_temporal", "exceeds_l2s")), (4, ("temporal", "outputs_apart"))]
+)
+def test_outputs_that_share_no_cache_lines_are_stored_temporally(behind, said):
+    _, line = run_verbose(RUN_APART, str(behind))
+    fields = parse(line)[1]
+    assert (fields["store"], fields["store_reason"]) == said
 
 
 def test_the_first_line_is_about_the_machine():

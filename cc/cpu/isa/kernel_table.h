@@ -8,10 +8,10 @@
 #include <type_traits>
 
 #include "cc/core/formulas/all_formulas.h"
-#include "cc/cpu/isa/isa_kernels.h"
 #include "cc/cpu/isa/pass.h"
 #include "cc/cpu/isa/pipeline.h"
 #include "cc/cpu/isa/vec.h"
+#include "cc/cpu/kernels.h"
 
 namespace tf_bn_ops {
 namespace {
@@ -45,15 +45,15 @@ constexpr bool kHasPipeline = !kIsSmallBuild && !std::is_same_v<T, double> &&
 
 // The pass of a kind.
 template <typename F, typename T, PassKind kKind>
-constexpr Kernels::Pass PassOfKind() {
+constexpr Kernels::PassFunction PassOfKind() {
   if constexpr (!HasPass<F, T>(kKind)) {
     return nullptr;
   } else if constexpr (kKind == PassKind::kFrozen) {
-    return RunPass<PassOf<F, T, false, F::kNumFrozenSums, true>>;
+    return Pass<PassOf<F, T, false, F::kNumFrozenSums, true>>::Run;
   } else if constexpr (kKind == PassKind::kReduce) {
-    return RunPass<ReduceOf<F, T>>;
+    return Pass<ReduceOf<F, T>>::Run;
   } else if constexpr (kKind == PassKind::kApply) {
-    return RunPass<ApplyOf<F, T>>;
+    return Pass<ApplyOf<F, T>>::Run;
   } else {
     using First = typename F::FirstPass;
     static_assert(
@@ -61,19 +61,15 @@ constexpr Kernels::Pass PassOfKind() {
         int{First::kFirstFrozenCoefficient} == int{F::kFirstMaskCoefficient} &&
         int{First::kNumCoefficients} == int{F::kNumCoefficients} &&
         int{F::SecondPass::kNumCoefficients} == int{F::kFirstMaskCoefficient});
-    using P = PassOf<First, T, false, First::kNumFrozenSums, true>;
-    // Where non-temporal stores go row by row, and sums and results each take a
-    // loop of their own, they cost more than the read for ownership of temporal
-    // ones (16-bit types with AVX2: 2 to 15%).
-    if constexpr (kRowByRow<T, kVectorsOf<P>, StorePolicy::kNonTemporal>) {
-      return [](const Call& args, const Partition& partition, const Tile& tile,
-                StorePolicy, const ChannelArrays& channels) {
-        RunPass<P>(args, partition, tile, StorePolicy::kTemporal, channels);
-      };
-    } else {
-      return RunPass<P>;
-    }
+    return Pass<PassOf<First, T, false, First::kNumFrozenSums, true>>::Run;
   }
+}
+
+template <typename F, typename T>
+constexpr VectorTraits VectorTraitsOf() {
+  constexpr int kSums = ReduceVectors<F, T>(), kStores = ApplyVectors<F, T>();
+  return {!kIsSmallBuild, kVectorIsLine, kSums % kLineVectors<T> == 0,
+          kStores % kLineVectors<T> == 0, kMostPacked<T, kStores> > 1};
 }
 
 template <typename F, typename T>
@@ -82,6 +78,7 @@ constexpr Kernels KernelsOf() {
     return {};
   } else {
     Kernels kernels = {true,
+                       VectorTraitsOf<F, T>(),
                        {PassOfKind<F, T, PassKind::kReduce>(),
                         PassOfKind<F, T, PassKind::kReduceStoring>(),
                         PassOfKind<F, T, PassKind::kApply>(),

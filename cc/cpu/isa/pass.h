@@ -1,6 +1,18 @@
 // One pass over a tile: for each row the inputs are loaded, masked, added up by
 // column, and the results computed and stored; a pass leaves out the sums or
-// the results. All kernels of a formula but the pipeline are this loop.
+// the results. All kernels of a formula but the pipeline are this loop:
+//
+//   Pass::Run       the tile: rows of all channels, or segments of one channel
+//   TakeRows        rows, with the sums of their columns (TakeChannels: of a
+//                   channel's segments)
+//   TakePanel       full cache lines for non-temporal stores, and what is
+//                   beside them
+//   TakeLoops       one loop, or sums and results in a loop each
+//   TakeStrips      strips of a few rows and vectors
+//   TakeStrip       the loop
+//   StoreResults    the formula's results of a few vectors (strip.h)
+//
+// What there is to choose is in the plan (LoopPlan of kernels.h).
 //
 // Column-wise accumulation: each column of a row has sums of its own, so that
 // the order of additions does not depend on the width of a vector, and no
@@ -20,450 +32,16 @@
 #include "cc/core/dtype.h"
 #include "cc/core/formulas/formula.h"
 #include "cc/core/partition.h"
-#include "cc/core/two_level_sum.h"
-#include "cc/cpu/isa/isa_kernels.h"
+#include "cc/cpu/isa/columns.h"
 #include "cc/cpu/isa/panel.h"
 #include "cc/cpu/isa/prefetch.h"
+#include "cc/cpu/isa/strip.h"
 #include "cc/cpu/isa/vec.h"
+#include "cc/cpu/kernels.h"
 #include "cc/cpu/tuning.h"
 
 namespace tf_bn_ops {
 namespace {
-
-// What a pass does: adds up the first kSums sums of F, and, unless the policy
-// of its stores is kNone, computes the results in training, or frozen.
-template <typename F, typename T, bool kTraining, int kSums, bool kStores>
-struct PassOf {
-  using Formula = F;
-  using Element = T;
-  static constexpr bool kIsTraining = kTraining;
-  static constexpr int kNumSums = kSums;
-  static constexpr bool kHasStores = kStores;
-  // Coefficients from here on are read: by sums the mask's alone.
-  static constexpr int kFirstCoefficient =
-      !kStores    ? int{F::kFirstMaskCoefficient}
-      : kTraining ? 0
-                  : int{F::kFirstFrozenCoefficient};
-  static constexpr bool kReadsCoefficients = kStores || kHasMask<F>;
-};
-// The first pass in training, and the second one.
-template <typename F, typename T>
-using ReduceOf = PassOf<ReductionOf<F>, T, true, F::kNumSums, false>;
-template <typename F, typename T>
-using ApplyOf = PassOf<F, T, !kHasOneElement<F>, 0, true>;
-// The halves of a pass that sums and stores.
-template <typename P>
-using SumsOf =
-    PassOf<typename P::Formula, typename P::Element, true, P::kNumSums, false>;
-template <typename P>
-using StoresOf =
-    PassOf<typename P::Formula, typename P::Element, P::kIsTraining, 0, true>;
-
-// ---- Vectors of a strip -----------------------------------------------------
-
-// Vectors of a strip that sums: two vectors of double for one of float, or one
-// chain, take half of the registers. A cache line where they allow it.
-template <typename F, typename T>
-constexpr int ReduceVectors() {
-  constexpr int kValues = (kIsNarrow<T> ? 1 : 2) * F::kNumSums;
-  constexpr int kMost = kRegisters / 2;
-  constexpr bool kLineFits = kValues * kLineVectors<T> <= kMost;
-  return std::max(VectorsPerStrip(kValues, kMost),
-                  kLineFits ? kLineVectors<T> : 1);
-}
-// Of one that stores alone: coefficients take three quarters of the registers,
-// in whole cache lines unless one has more than four vectors; those that do not
-// fit are on the stack. (Two vectors row by row instead of four: 1.1 to 1.5
-// times as slow in 16-bit types with AVX2, ADR 14.)
-template <typename F, typename T>
-constexpr int ApplyVectors() {
-  constexpr int kFit = VectorsPerStrip(F::kNumCoefficients, kRegisters * 3 / 4);
-  constexpr int kLine = kLineVectors<T>;
-  if (kLine > 4) return kFit;
-  return kFit < kLine ? kLine : kFit / kLine * kLine;
-}
-template <typename P>
-constexpr int kVectorsOf =
-    P::kNumSums > 0 ? ReduceVectors<typename P::Formula, typename P::Element>()
-                    : ApplyVectors<typename P::Formula, typename P::Element>();
-
-// Whether strips of kVectors vectors take one row each. Non-temporal stores of
-// parts of a cache line go row by row, so that the line is complete soon:
-// several rows and outputs have more lines begun than there are write-combining
-// buffers (one row each is 3 times as fast in the second order of half).
-template <typename T, int kVectors, StorePolicy kPolicy>
-constexpr bool kRowByRow = kPolicy == StorePolicy::kNonTemporal &&
-                           kVectors * kLanesOf<T> % kLineElements<T> != 0;
-
-// Whether the rows of a panel are taken one by one because of where they lie.
-// Not where a vector is a cache line: with AVX-512 strips of several rows are
-// 1.1 to 1.7 times as fast ([6272, 1024, 1] in float32, ADR 14).
-template <typename T, StorePolicy kPolicy>
-TFBN_INLINE bool HasAliasedRows(const Panel& panel) {
-  constexpr int64_t kBytes = sizeof(T);
-  return kPolicy == StorePolicy::kNonTemporal && !kVectorIsLine &&
-         ShareAPageOffset(panel.row_stride * kBytes, kIsNarrow<T>);
-}
-
-// Rows of the strips of a panel.
-template <typename P, StorePolicy kPolicy>
-TFBN_INLINE StripRows StripRowsOf([[maybe_unused]] const Panel& panel) {
-  using T = typename P::Element;
-  if constexpr (P::kNumSums > 0) {
-    return kIsNarrow<T>
-               ? StripRows{kTwoLevelChain, kMaxRowsPerStrip, kTwoLevelChain}
-               : StripRows{/*least=*/2};
-  } else {
-    if (kRowByRow<T, kVectorsOf<P>, kPolicy> ||
-        HasAliasedRows<T, kPolicy>(panel)) {
-      return {/*least=*/1, /*most=*/1};
-    }
-    const bool few = kPolicy == StorePolicy::kNonTemporal && !kIsNarrow<T>;
-    return {/*least=*/2, /*most=*/few ? kMaxStoringRows : kMaxRowsPerStrip};
-  }
-}
-
-// ---- Elements ---------------------------------------------------------------
-
-// From the values of one kind of all columns of a row to the next kind's.
-constexpr int64_t kColumnStride = kMaxRowColumns + kColumnPadding;
-
-// Coefficient i of column c is first[i * stride + c].
-template <typename T>
-using CoefficientOf = typename Compute<T>::Scalar;
-template <typename C>
-struct ColumnCoefficients {
-  const C* first;
-  int64_t stride;
-};
-
-// The center and the sums of each column, behind one base pointer: half is 1.05
-// to 1.1 times as fast as with a pointer for each, which spill.
-template <typename T, int kSums>
-struct ColumnSums {
-  alignas(kCacheLineBytes) TermOf<T> center[kColumnStride];
-  alignas(kCacheLineBytes) double sum[kSums][kColumnStride];
-};
-template <typename T>
-struct ColumnSums<T, 0> {};
-
-// Loads the coefficients of kVectors vectors of columns, in the order of packs.
-template <typename P, int kPack, int kVectors, typename C, typename V>
-TFBN_INLINE void LoadCoefficients(
-    const ColumnCoefficients<C>& coefficients, int64_t column,
-    V (&k)[kVectors][P::Formula::kNumCoefficients]) {
-  if constexpr (P::kReadsCoefficients) {
-    for (int i = P::kFirstCoefficient; i < P::Formula::kNumCoefficients; ++i) {
-      for (int u = 0; u < kVectors; ++u) {
-        k[u][i] = Load(coefficients.first + i * coefficients.stride + column +
-                       u * kLanesOf<C>);
-      }
-    }
-    Reorder<LaneOrder::kPacks, typename P::Element, kPack,
-            P::kFirstCoefficient>(k);
-  }
-}
-
-// Loads the pack of vectors that begins at `element` of each input; kPartial:
-// the first `lanes` of one.
-template <typename F, bool kPartial, int kPack, typename T, typename V>
-TFBN_INLINE void LoadInputs(const TensorPointers<F, T>& tensors,
-                            int64_t element, int lanes,
-                            V (&in)[kPack][F::kInputs]) {
-  for (int i = 0; i < F::kInputs; ++i) {
-    const T* const from = tensors.in[i] + element;
-    V pack[kPack];
-    if constexpr (kPartial) {
-      pack[0] = LoadPartial(from, lanes);
-    } else {
-      VectorPack<T, kPack>::Load(from, pack);
-    }
-    for (int g = 0; g < kPack; ++g) in[g][i] = pack[g];
-  }
-}
-
-// The same, masked.
-template <typename F, bool kPartial, int kPack, typename T, typename V>
-TFBN_INLINE void LoadMasked(const TensorPointers<F, T>& tensors,
-                            int64_t element, int lanes,
-                            const V (*k)[F::kNumCoefficients],
-                            V (&in)[kPack][F::kInputs]) {
-  LoadInputs<F, kPartial>(tensors, element, lanes, in);
-  if constexpr (kHasMask<F>) {
-    for (int g = 0; g < kPack; ++g) F::Mask(in[g], k[g]);
-  }
-}
-
-// One vector of each input in double; masked before it is widened.
-template <typename F, bool kPartial, typename T, typename V, typename Wide>
-TFBN_INLINE void LoadInDouble(const TensorPointers<F, T>& tensors,
-                              int64_t element, int lanes,
-                              const V (*k)[F::kNumCoefficients],
-                              Wide (&wide)[F::kInputs]) {
-  if constexpr (kHasMask<F>) {
-    V in[1][F::kInputs];
-    LoadMasked<F, kPartial>(tensors, element, lanes, k, in);
-    for (int i = 0; i < F::kInputs; ++i) wide[i] = Widen(in[0][i]);
-  } else {
-    for (int i = 0; i < F::kInputs; ++i) {
-      const T* const from = tensors.in[i] + element;
-      wide[i] = kPartial ? Widen(LoadPartial(from, lanes)) : LoadWide(from);
-    }
-  }
-}
-
-// Of kVectors vectors of results, how many are computed before they are stored,
-// one output after the other: a cache line. Where two outputs have the same
-// page offset and vectors of them are stored in turn, non-temporal stores of
-// incomplete lines wait for each other: a line of each output in turn is 1.5 to
-// 2.9 times as fast ([32, 256, 3136], AMD EPYC, ADR 14).
-template <typename F, typename T, StorePolicy kPolicy, int kVectors>
-constexpr int kStoredTogether =
-    kPolicy == StorePolicy::kNonTemporal && F::kOutputs > 1 &&
-            kVectors % kLineVectors<T> == 0
-        ? kLineVectors<T>
-        : 1;
-
-// Computes and stores the results of kVectors vectors from `element` on. An
-// output in place is stored temporally; if it is the only one, that is the
-// policy (plan.cc).
-template <typename P, StorePolicy kPolicy, int kVectors, bool kPartial,
-          int kPack, typename Tensors, typename V>
-TFBN_INLINE void StoreResults(const Tensors& tensors, int64_t element,
-                              int lanes,
-                              const V (*k)[P::Formula::kNumCoefficients]) {
-  using F = typename P::Formula;
-  using T = typename P::Element;
-  using Pack = VectorPack<T, kPack>;
-  constexpr int kStored = kStoredTogether<F, T, kPolicy, kVectors>;
-  constexpr int kPacks = kStored < kPack ? 1 : kStored / kPack;
-  constexpr int kElements = kPack * kLanesOf<T>;
-  for (int first = 0; first < kVectors; first += kPacks * kPack) {
-    const int64_t begin = element + first * kLanesOf<T>;
-    typename Pack::Stored results[kPacks][F::kOutputs];
-    for (int p = 0; p < kPacks; ++p) {
-      V in[kPack][F::kInputs], out[kPack][F::kOutputs];
-      LoadInputs<F, kPartial>(tensors, begin + p * kElements, lanes, in);
-      for (int g = 0; g < kPack; ++g) {
-        F::template Element<P::kIsTraining>(in[g], k[first + p * kPack + g],
-                                            out[g]);
-      }
-      for (int i = 0; i < F::kOutputs; ++i) {
-        V pack[kPack];
-        for (int g = 0; g < kPack; ++g) pack[g] = out[g][i];
-        results[p][i] = i == kPassedOnOutput<F> ? Pack::EncodePassedOn(pack)
-                                                : Pack::Encode(pack);
-      }
-    }
-    for (int i = 0; i < F::kOutputs; ++i) {
-      for (int p = 0; p < kPacks; ++p) {
-        T* const to = tensors.out[i] + begin + p * kElements;
-        if (kPartial) {
-          StorePartialBits(to, results[p][i], lanes);
-        } else if (kPolicy == StorePolicy::kNonTemporal &&
-                   (F::kOutputs == 1 || !tensors.in_place[i])) {
-          StoreNonTemporalBits(to, results[p][i]);
-        } else {
-          StoreBits(to, results[p][i]);
-        }
-      }
-    }
-  }
-}
-
-// ---- Sums of a strip --------------------------------------------------------
-
-// Vectors of double that hold the columns of kVectors vectors of elements.
-template <typename T, int kVectors>
-constexpr int kSumVectors = kVectors * kLanesOf<T> / kDoubleLanes;
-
-template <typename T, int kSums, int kSumVectors>
-TFBN_INLINE void LoadSums(const ColumnSums<T, kSums>& columns,
-                          const Strip& strip, VD (&sum)[kSumVectors][kSums]) {
-  for (int v = 0; v < kSumVectors; ++v) {
-    for (int k = 0; k < kSums; ++k) {
-      sum[v][k] = Load(columns.sum[k] + strip.column + v * kDoubleLanes);
-    }
-  }
-}
-
-// Sums behind the last column of a partial vector stay what they are.
-template <bool kPartial, typename T, int kSums, int kSumVectors>
-TFBN_INLINE void StoreSums(const VD (&sum)[kSumVectors][kSums],
-                           const Strip& strip, ColumnSums<T, kSums>& columns) {
-  for (int v = 0; v < kSumVectors; ++v) {
-    const int left = strip.partial_lanes - v * kDoubleLanes;
-    const int lanes = left < 0 ? 0 : left < kDoubleLanes ? left : kDoubleLanes;
-    for (int k = 0; k < kSums; ++k) {
-      double* const to = columns.sum[k] + strip.column + v * kDoubleLanes;
-      if (kPartial) {
-        StorePartial(to, sum[v][k], lanes);
-      } else {
-        Store(to, sum[v][k]);
-      }
-    }
-  }
-}
-
-// Of a pass that sums nothing.
-template <typename P, int kVectors, bool kPartial, int kPack>
-struct NoSums {
-  using Columns = ColumnSums<typename P::Element, 0>;
-  TFBN_INLINE NoSums(const Columns&, const Strip&) {}
-  template <typename... Any>
-  TFBN_INLINE void Add(const Any&...) {}
-  template <typename... Any>
-  TFBN_INLINE void Finish(const Any&...) {}
-};
-
-// In double, in registers for all rows of the strip.
-template <typename P, int kVectors, bool kPartial, int kPack>
-struct DoubleSums {
-  using F = typename P::Formula;
-  using T = typename P::Element;
-  using Columns = ColumnSums<T, P::kNumSums>;
-  using Wide = decltype(LoadWide(static_cast<const T*>(nullptr)));
-  VD sum[kSumVectors<T, kVectors>][P::kNumSums];
-
-  TFBN_INLINE DoubleSums(const Columns& columns, const Strip& strip) {
-    LoadSums(columns, strip, sum);
-  }
-
-  // Vector `u` of a row, which begins at `element`.
-  template <typename Tensors, typename V>
-  TFBN_INLINE void Add(const Tensors& tensors, const Columns& columns,
-                       const Strip& strip, int64_t element, int u,
-                       const V (*k)[F::kNumCoefficients]) {
-    Wide wide[F::kInputs];
-    LoadInDouble<F, kPartial>(tensors, element, strip.partial_lanes, k, wide);
-    for (int p = 0; p < Wide::kParts; ++p) {
-      VD in[F::kInputs];
-      for (int i = 0; i < F::kInputs; ++i) in[i] = wide[i].part[p];
-      const int v = u * Wide::kParts + p;
-      F::Accumulate(in, Load(columns.center + strip.column + v * kDoubleLanes),
-                    sum[v]);
-    }
-  }
-
-  template <typename Tensors, typename Coefficients>
-  TFBN_INLINE void Finish(const Tensors&, const Coefficients&,
-                          const Strip& strip, Columns& columns) const {
-    StoreSums<kPartial>(sum, strip, columns);
-  }
-};
-
-// Whether all lanes are finite.
-template <int kVectors, int kSums>
-TFBN_INLINE bool AllFinite(const VF (&chain)[kVectors][kSums]) {
-  VU not_zero = {};
-  for (int u = 0; u < kVectors; ++u) {
-    for (int k = 0; k < kSums; ++k) {
-      not_zero |= (VU)(chain[u][k] - chain[u][k]);
-    }
-  }
-  uint64_t parts[kVectorBytes / sizeof(uint64_t)], any = 0;
-  StoreBits(parts, not_zero);
-  for (const uint64_t part : parts) any |= part;
-  return any == 0;
-}
-
-// Adds up a chain of one vector of columns, from strip.column on, again, in
-// double. The sums of columns that are finite in float stay those: which ones
-// share a vector with one that is not depends on the ISA.
-template <typename P, bool kPartial>
-__attribute__((noinline)) void RepeatChain(
-    const TensorPointers<typename P::Formula, typename P::Element>& tensors,
-    const Strip& strip, const ColumnCoefficients<float>& coefficients,
-    const float* centers, WideF (&chain)[P::kNumSums]) {
-  using F = typename P::Formula;
-  constexpr int kSums = P::kNumSums;
-  const WideF center = Widen(Load(centers + strip.column));
-  VF k[1][F::kNumCoefficients];
-  LoadCoefficients<P, /*kPack=*/1>(coefficients, strip.column, k);
-  WideF sum[kSums] = {};
-  int64_t element = strip.first_element + strip.column;
-  for (int64_t r = 0; r < strip.rows; ++r, element += strip.row_stride) {
-    WideF wide[F::kInputs];
-    LoadInDouble<F, kPartial>(tensors, element, strip.partial_lanes, k, wide);
-    for (int p = 0; p < WideF::kParts; ++p) {
-      VD in[F::kInputs], part[kSums];
-      for (int i = 0; i < F::kInputs; ++i) in[i] = wide[i].part[p];
-      for (int s = 0; s < kSums; ++s) part[s] = sum[s].part[p];
-      F::Accumulate(in, center.part[p], part);
-      for (int s = 0; s < kSums; ++s) sum[s].part[p] = part[s];
-    }
-  }
-  for (int s = 0; s < kSums; ++s) {
-    for (int p = 0; p < WideF::kParts; ++p) {
-      const VD in_float = chain[s].part[p];
-      chain[s].part[p] = in_float - in_float == 0 ? in_float : sum[s].part[p];
-    }
-  }
-}
-
-// Of narrow elements: a chain in float, which is then added to the sums.
-template <typename P, int kVectors, bool kPartial, int kPack>
-struct ChainSums {
-  using F = typename P::Formula;
-  using T = typename P::Element;
-  static constexpr int kSums = P::kNumSums;
-  using Columns = ColumnSums<T, kSums>;
-  VF center[kVectors][1];
-  VF chain[kVectors][kSums] = {};
-
-  TFBN_INLINE ChainSums(const Columns& columns, const Strip& strip) {
-    for (int u = 0; u < kVectors; ++u) {
-      center[u][0] = Load(columns.center + strip.column + u * kLanesOf<T>);
-    }
-    Reorder<LaneOrder::kPacks, T, kPack, 0>(center);
-  }
-
-  template <typename Tensors, typename V>
-  TFBN_INLINE void Add(const Tensors& tensors, const Columns&,
-                       const Strip& strip, int64_t element, int u,
-                       const V (*k)[F::kNumCoefficients]) {
-    VF in[kPack][F::kInputs];
-    LoadMasked<F, kPartial>(tensors, element, strip.partial_lanes, k, in);
-    for (int g = 0; g < kPack; ++g) {
-      F::Accumulate(in[g], center[u + g][0], chain[u + g]);
-    }
-  }
-
-  template <typename Tensors>
-  TFBN_INLINE void Finish(const Tensors& tensors,
-                          const ColumnCoefficients<float>& coefficients,
-                          const Strip& strip, Columns& columns) {
-    Reorder<LaneOrder::kColumns, T, kPack, 0>(chain);
-    VD sum[kSumVectors<T, kVectors>][kSums];
-    LoadSums(columns, strip, sum);
-    const bool repeat = kChainMayOverflow<T> && !AllFinite(chain);
-    for (int u = 0; u < kVectors; ++u) {
-      WideF wide[kSums];
-      for (int s = 0; s < kSums; ++s) wide[s] = Widen(chain[u][s]);
-      if (repeat) {
-        Strip vector = strip;
-        vector.column += u * kLanesOf<T>;
-        RepeatChain<P, kPartial>(tensors, vector, coefficients, columns.center,
-                                 wide);
-      }
-      for (int s = 0; s < kSums; ++s) {
-        for (int p = 0; p < WideF::kParts; ++p) {
-          sum[u * WideF::kParts + p][s] += wide[s].part[p];
-        }
-      }
-    }
-    StoreSums<kPartial>(sum, strip, columns);
-  }
-};
-
-template <typename P, int kVectors, bool kPartial, int kPack>
-using StripSums = std::conditional_t<
-    P::kNumSums == 0, NoSums<P, kVectors, kPartial, kPack>,
-    std::conditional_t<kIsNarrow<typename P::Element>,
-                       ChainSums<P, kVectors, kPartial, kPack>,
-                       DoubleSums<P, kVectors, kPartial, kPack>>>;
-
-// ---- The loop ---------------------------------------------------------------
 
 // The tensors of a strip: a copy, which no store can change, so that pointers
 // stay in registers. No copy where a vector is a cache line: without one the
@@ -526,108 +104,67 @@ TFBN_INLINE void TakeStrip(
   }
 }
 
-// Vectors of a pack in strips of kVectors. One where the coefficients of a mask
-// alone are needed: bringing them to the order of packs takes what packs save
-// (0.98 to 1.02 times as fast in bfloat16; without a mask 1.0 to 1.1, ADR 14).
-template <typename P, StorePolicy kPolicy, int kVectors, bool kPartial>
-constexpr int kPackOf =
-    P::kNumSums > 0 &&
-            (!kIsNarrow<typename P::Element> ||
-             (kPolicy == StorePolicy::kNone && kHasMask<typename P::Formula>))
-        ? 1
-        : kMostPacked<typename P::Element, kVectors, kPartial>;
-
-// All strips of a panel, in packs of at most kMaxPack vectors.
-template <typename P, StorePolicy kPolicy, int kMaxPack, typename F, typename T>
+// Cuts a panel into strips, whose sums and coefficients stay in registers, or
+// side by side on the stack, for all their rows: that saves up to two thirds of
+// the accesses to L1. A strip as wide as the panel has all its rows, for then
+// they are read in the order of addresses.
+template <typename P, StorePolicy kPolicy, int kPack, typename F, typename T>
 void TakeStrips(const TensorPointers<F, T>& tensors, const Panel& panel,
+                const LoopPlan& plan,
                 const ColumnCoefficients<CoefficientOf<T>>& coefficients,
                 ColumnSums<T, P::kNumSums>& columns) {
-  constexpr int kVectors = kVectorsOf<P>;
-  // Non-temporal stores have whole cache lines (ForEachStorePart).
+  constexpr int kVectors = kVectorsOf<P>, kLanes = kLanesOf<T>;
+  constexpr int64_t kColumns = kVectors * kLanes;
+  // Non-temporal stores have whole cache lines (TakePanel).
   constexpr bool kWholeLines = kPolicy == StorePolicy::kNonTemporal;
-  ForEachStrip<T, kVectors, kWholeLines>(
-      panel, StripRowsOf<P, kPolicy>(panel),
-      [&](auto vectors, auto partial, const Strip& strip)
-          __attribute__((always_inline)) {
-            constexpr int kStrip = decltype(vectors)::value;
-            constexpr bool kPartial = decltype(partial)::value;
-            constexpr int kPack =
-                std::min(kMaxPack, kPackOf<P, kPolicy, kStrip, kPartial>);
-            TakeStrip<P, kPolicy, kStrip, kPartial, kPack>(
-                tensors, strip, coefficients, columns);
-          });
-}
-
-template <typename P, StorePolicy kPolicy, typename F, typename T>
-TFBN_INLINE void TakeStrips(
-    const TensorPointers<F, T>& tensors, const Panel& panel,
-    const ColumnCoefficients<CoefficientOf<T>>& coefficients,
-    ColumnSums<T, P::kNumSums>& columns) {
-  constexpr int kVectors = kVectorsOf<P>;
-  constexpr int kPack = kPackOf<P, kPolicy, kVectors, false>;
-  if constexpr (kPack > 1 && P::kNumSums == 0) {
-    const int64_t rows =
-        RowsPerStrip<T, kVectors>(panel, StripRowsOf<P, kPolicy>(panel));
-    if (std::min(rows, panel.rows) < kLeastPackedRows) {
-      return TakeStrips<P, kPolicy, 1>(tensors, panel, coefficients, columns);
+  // Strips that prefetch within the panel have whole chains in sum, too.
+  constexpr int64_t kMultiple =
+      P::kNumSums > 0 && kIsNarrow<T> ? kTwoLevelChain : 1;
+  const int64_t most = panel.columns == kColumns ? panel.rows
+                       : P::kNumSums > 0         ? plan.sum_rows
+                                                 : plan.store_rows;
+  const int64_t far_row =
+      (panel.prefetch.far_row + kMultiple - 1) / kMultiple * kMultiple;
+  for (int64_t r = 0, rows = 0; r < panel.rows; r += rows) {
+    const bool near = r < far_row;
+    const int64_t end = near ? std::min(far_row, panel.rows) : panel.rows;
+    rows = std::min(end - r, most);
+    Strip strip{panel.first_element + r * panel.row_stride,
+                rows,
+                panel.row_stride,
+                near ? panel.prefetch.near : panel.prefetch.far,
+                panel.first_column,
+                0};
+    // GCC optimizes lambdas before it inlines them: the loop's sums stay in
+    // registers (frozen gradient of half: else 2 times as slow with AVX-512).
+    const auto take = [&](auto vectors, auto partial,
+                          auto pack) __attribute__((always_inline)) {
+      TakeStrip<P, kPolicy, decltype(vectors)::value, decltype(partial)::value,
+                decltype(pack)::value>(tensors, strip, coefficients, columns);
+    };
+    constexpr std::integral_constant<int, kVectors> kMany{};
+    constexpr std::integral_constant<int, 1> kOne{};
+    constexpr std::integral_constant<int, kPack> kPacked{};
+    int64_t& c = strip.column;
+    for (; c + kColumns <= panel.columns; c += kColumns) {
+      take(kMany, std::false_type(), kPacked);
     }
-  }
-  TakeStrips<P, kPolicy, kPack>(tensors, panel, coefficients, columns);
-}
-
-// ---- Channels ---------------------------------------------------------------
-
-// Writes what the columns of `channels` channels, each of `per_channel`
-// columns, are measured from. Out of line: it would be an eighth of the code of
-// a pass. kElements: centers are elements, which a chain's type holds.
-template <typename T, bool kElements>
-__attribute__((noinline)) void SetCenters(const double* centers,
-                                          int64_t channels, int64_t per_channel,
-                                          TermOf<T>* columns) {
-  const auto rounded = [](double center) {
-    return static_cast<TermOf<T>>(kIsNarrow<T> && !kElements
-                                      ? ChainCenter(FormatOf<T>::kDType, center)
-                                      : center);
-  };
-  if (per_channel == 1) {  // In a loop that vectorizes.
-    for (int64_t c = 0; c < channels; ++c) columns[c] = rounded(centers[c]);
-    return;
-  }
-  for (int64_t c = 0; c < channels; ++c) {
-    const TermOf<T> center = rounded(centers[c]);
-    SpreadChannels(&center, 1, per_channel, columns + c * per_channel);
-  }
-}
-
-// Adds up `n` neighbouring columns in interleaved chains: short chains for
-// speed, a fixed number of them so that all builds are bitwise identical.
-double AddColumns(const double* column, int64_t n) {
-  static_assert(kColumnChains == 8);
-  double chain[kColumnChains] = {};
-  const int64_t whole = n / kColumnChains * kColumnChains;
-  for (int64_t i = 0; i < whole; i += kColumnChains) {
-    for (int j = 0; j < kColumnChains; ++j) chain[j] += column[i + j];
-  }
-  for (int64_t i = whole; i < n; ++i) chain[i - whole] += column[i];
-  return ((chain[0] + chain[1]) + (chain[2] + chain[3])) +
-         ((chain[4] + chain[5]) + (chain[6] + chain[7]));
-}
-
-// Adds the columns of `channels` channels, each `per_channel` neighbours, to
-// their sums.
-inline void AddToChannels(const double* columns, int64_t channels,
-                          int64_t per_channel, double* sums) {
-  if (per_channel == 1) {  // The same, in a loop that vectorizes.
-    for (int64_t c = 0; c < channels; ++c) sums[c] += columns[c];
-    return;
-  }
-  for (int64_t c = 0; c < channels; ++c) {
-    sums[c] += AddColumns(columns + c * per_channel, per_channel);
+    if constexpr (!kWholeLines || kColumns > kLineElements<T>) {
+      for (; c + kLanes <= panel.columns; c += kLanes) {
+        take(kOne, std::false_type(), kOne);
+      }
+    }
+    if constexpr (!kWholeLines) {
+      strip.partial_lanes = static_cast<int>(panel.columns - c);
+      if (strip.partial_lanes == 0) continue;
+      take(kOne, std::true_type(), kOne);
+    }
   }
 }
 
 // ---- Tiles ------------------------------------------------------------------
 
+// A pass over a tile; Run is a Kernels::PassFunction.
 template <typename P>
 class Pass {
   using F = typename P::Formula;
@@ -636,12 +173,25 @@ class Pass {
   static constexpr int kSums = P::kNumSums;
 
  public:
+  static void Run(const Call& call, const Partition& partition,
+                  const Tile& tile, const LoopPlan& plan,
+                  const ChannelArrays& channels) {
+    Pass pass(call, partition, tile, plan, channels);
+    if (partition.kind == Partition::kRows) {
+      pass.TakeRows();
+    } else {
+      pass.TakeChannels();
+    }
+    if (plan.stores == StorePolicy::kNonTemporal) NonTemporalFence();
+  }
+
+ protected:
   Pass(const Call& call, const Partition& partition, const Tile& tile,
-       StorePolicy policy, const ChannelArrays& channels)
+       const LoopPlan& plan, const ChannelArrays& channels)
       : view_(call.view),
         partition_(partition),
         tile_(tile),
-        policy_(policy),
+        plan_(plan),
         out_(channels.sums),
         tensors_(PointersOf<F, T>(call)),
         centers_(channels.centers),
@@ -653,16 +203,6 @@ class Pass {
     }
   }
 
-  void Run() {
-    if (partition_.kind == Partition::kRows) {
-      TakeRows();
-    } else {
-      TakeChannels();
-    }
-    if (policy_ == StorePolicy::kNonTemporal) NonTemporalFence();
-  }
-
- protected:
   // ---- kRows
 
   void TakeRows() {
@@ -676,8 +216,8 @@ class Pass {
     for (Panel left = panels.full;; left.SkipRows(kFlushed)) {
       const bool last = left.rows <= kFlushed;
       ClearSums(left.columns);
-      TakePanel(left.FirstRows(kFlushed), policy_);
-      if (last) TakePanel(panels.remainder, policy_);
+      TakePanel(left.FirstRows(kFlushed), plan_.stores);
+      if (last) TakePanel(panels.remainder, plan_.stores);
       // One outer index of the fold after the other.
       for (int64_t f = 0; kSums > 0 && f < partition_.fold; ++f) {
         FlushColumns(f * outer_columns, channels, view_.inner, tile_.c0);
@@ -736,8 +276,8 @@ class Pass {
   void TakeLine(int64_t c, int64_t first, int64_t length,
                 const PrefetchOffsets& prefetch) {
     if constexpr (kSums == 0) {
-      const int64_t lead = policy_ == StorePolicy::kNonTemporal
-                               ? ElementsToFullLine<F>(tensors_.out, first)
+      const int64_t lead = plan_.stores == StorePolicy::kNonTemporal
+                               ? ElementsToFullLine(tensors_.out[0] + first)
                                : 0;
       if (lead > 0) {
         const int64_t head = std::min(lead, length);
@@ -752,16 +292,16 @@ class Pass {
         c, Panel{first, segments, kSegmentColumns, kSegmentColumns, prefetch});
     TakePanel(Panel{first + segments * kSegmentColumns, 1, kSegmentColumns,
                     length % kSegmentColumns},
-              policy_);
+              plan_.stores);
   }
 
   // Full segments of channel `c`; sums are flushed every kChainRows over all
   // outer indices.
   void TakeSegments(int64_t c, Panel left) {
-    if constexpr (kSums == 0) return TakePanel(left, policy_);
+    if constexpr (kSums == 0) return TakePanel(left, plan_.stores);
     while (left.rows > 0) {
       const Panel segments = left.FirstRows(ChainLeft());
-      TakePanel(segments, policy_);
+      TakePanel(segments, plan_.stores);
       left.SkipRows(segments.rows);
       CountSegments(c, segments.rows);
     }
@@ -777,51 +317,81 @@ class Pass {
 
   // ---- Panels
 
-  void TakePanel(const Panel& panel, StorePolicy policy) {
+  // All of a panel. Non-temporal stores need full cache lines, where all rows
+  // and outputs have them (plan.cc): the columns left and right of them get
+  // temporal stores, and so do all where there are few full lines beside
+  // others.
+  __attribute__((noinline)) void TakePanel(const Panel& panel,
+                                           StorePolicy policy) {
+    if (panel.rows == 0 || panel.columns == 0) return;
     if constexpr (!P::kHasStores) {
-      if (panel.columns == 0) return;
-      TakeStrips<P, StorePolicy::kNone>(tensors_, panel, coefficients_, sums_);
+      TakeLoops<StorePolicy::kNone>(panel);
+    } else if (policy != StorePolicy::kNonTemporal) {
+      TakeLoops<StorePolicy::kTemporal>(panel);
     } else {
-      ForEachStorePart(tensors_, panel, policy,
-                       [&](auto constant, const Panel& part) {
-                         TakePart<decltype(constant)::value>(part);
-                       });
+      constexpr int64_t kLine = kLineElements<T>;
+      const int64_t lead =
+          ElementsToFullLine(tensors_.out[0] + panel.first_element);
+      const int64_t end = panel.columns - (panel.columns - lead) % kLine;
+      const bool whole = lead == 0 && end == panel.columns;
+      if (!whole && panel.columns - lead < kLeastFullLines * kLine) {
+        return TakeLoops<StorePolicy::kTemporal>(panel);
+      }
+      const auto columns = [](Panel part, int64_t first, int64_t last) {
+        part.first_column = first;
+        part.columns = last;
+        return part;
+      };
+      // A few rows at a time, so that all columns of a row are read from memory
+      // together.
+      const int64_t at_once = whole ? panel.rows : kMaxRowsPerStrip;
+      for (Panel left = panel; left.rows > 0; left.SkipRows(at_once)) {
+        const Panel rows = left.FirstRows(at_once);
+        if (lead > 0) {
+          TakeLoops<StorePolicy::kTemporal>(columns(rows, 0, lead));
+        }
+        TakeLoops<kPastCaches>(columns(rows, lead, end));
+        if (end < panel.columns) {
+          TakeLoops<StorePolicy::kTemporal>(columns(rows, end, panel.columns));
+        }
+      }
     }
   }
 
-  // Sums and results take a loop each where strips that do both would go row by
-  // row, or to rows that are far apart or alias. A few rows at a time, so that
-  // the results are computed from L1. (With rows of 2 KiB one loop is 1.5 times
-  // as fast in half; [32, 64, 784], whose rows lie 98 KiB apart, up to 2.7
-  // times as slow; with AVX-512 1.2 to 1.5 times as fast.) A mask would be
-  // computed twice: 1.25 times as slow.
+  // One loop, or sums and results in a loop each, a few rows at a time, so that
+  // the results are computed from L1. A vector that is a cache line, or a
+  // temporal store, leaves nothing to choose.
   template <StorePolicy kPolicy>
-  void TakePart(Panel part) {
-    constexpr bool kNonTemporal = kPolicy == StorePolicy::kNonTemporal;
+  void TakeLoops(Panel panel) {
     constexpr bool kApart = kSums > 0 && kRowByRow<T, kVectorsOf<P>, kPolicy>;
-    if constexpr (kApart || (kSums > 0 && kNonTemporal && !kVectorIsLine)) {
-      const int64_t stride_bytes =
-          part.row_stride * static_cast<int64_t>(sizeof(T));
-      if (kApart ||
-          (kIsNarrow<T> ? stride_bytes >= kPageBytes
-                        : !kHasMask<F> && HasAliasedRows<T, kPolicy>(part))) {
-        return TakeInTwoLoops<kPolicy>(part);
+    constexpr bool kMayBeApart =
+        kSums > 0 && !kVectorIsLine && kPolicy == StorePolicy::kNonTemporal;
+    if constexpr (kApart || kMayBeApart) {
+      if (kApart || plan_.two_loops) {
+        ColumnSums<T, 0> none;
+        for (; panel.rows > 0; panel.SkipRows(kTwoLevelChain)) {
+          Panel rows = panel.FirstRows(kTwoLevelChain);
+          StripsOf<SumsOf<P>, StorePolicy::kNone>()(tensors_, rows, plan_,
+                                                    coefficients_, sums_);
+          rows.prefetch = {};
+          StripsOf<StoresOf<P>, kPolicy>()(tensors_, rows, plan_, coefficients_,
+                                           none);
+        }
+        return;
       }
     }
     if constexpr (!kApart) {
-      TakeStrips<P, kPolicy>(tensors_, part, coefficients_, sums_);
+      StripsOf<P, kPolicy>()(tensors_, panel, plan_, coefficients_, sums_);
     }
   }
-  template <StorePolicy kPolicy>
-  void TakeInTwoLoops(Panel part) {
-    ColumnSums<T, 0> none;
-    for (; part.rows > 0; part.SkipRows(kTwoLevelChain)) {
-      Panel rows = part.FirstRows(kTwoLevelChain);
-      TakeStrips<SumsOf<P>, StorePolicy::kNone>(tensors_, rows, coefficients_,
-                                                sums_);
-      rows.prefetch = {};
-      TakeStrips<StoresOf<P>, kPolicy>(tensors_, rows, coefficients_, none);
-    }
+
+  // TakeStrips of a pass, in packs or not.
+  template <typename Q, StorePolicy kPolicy>
+  TFBN_INLINE auto StripsOf() const {
+    constexpr int kPack = kPackOf<Q, kPolicy, kVectorsOf<Q>>;
+    constexpr int kLeastPack = Q::kNumSums == 0 ? 1 : kPack;
+    return plan_.packs ? TakeStrips<Q, kPolicy, kPack, F, T>
+                       : TakeStrips<Q, kPolicy, kLeastPack, F, T>;
   }
 
   // ---- Sums
@@ -849,7 +419,7 @@ class Pass {
   const View& view_;
   const Partition& partition_;
   const Tile& tile_;
-  const StorePolicy policy_;
+  const LoopPlan& plan_;
   const ChannelSums out_;
   TensorPointers<F, T> tensors_;  // Of another row in each one of a pipeline.
   const double* const centers_;
@@ -862,13 +432,6 @@ class Pass {
                                        : 1];
   ColumnCoefficients<C> coefficients_ = {by_column_, kColumnStride};
 };
-
-// A kernel (isa_kernels.h).
-template <typename P>
-void RunPass(const Call& call, const Partition& partition, const Tile& tile,
-             StorePolicy policy, const ChannelArrays& channels) {
-  Pass<P>(call, partition, tile, policy, channels).Run();
-}
 
 }  // namespace
 }  // namespace tf_bn_ops

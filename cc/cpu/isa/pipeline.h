@@ -19,11 +19,11 @@
 
 #include "cc/core/formulas/formula.h"
 #include "cc/core/partition.h"
-#include "cc/cpu/isa/isa_kernels.h"
 #include "cc/cpu/isa/panel.h"
 #include "cc/cpu/isa/pass.h"
 #include "cc/cpu/isa/prefetch.h"
 #include "cc/cpu/isa/vec.h"
+#include "cc/cpu/kernels.h"
 #include "cc/cpu/tuning.h"
 
 namespace tf_bn_ops {
@@ -51,9 +51,8 @@ TFBN_INLINE void TakeWholeStrips(
     ColumnSums<T, P::kNumSums>& sums) {
   constexpr int kVectors = PowerOfTwo(kVectorsOf<P>);
   for (; strip.column < columns; strip.column += kVectors * kLanesOf<T>) {
-    TakeStrip<P, kPolicy, kVectors, false,
-              kPackOf<P, kPolicy, kVectors, false>>(tensors, strip,
-                                                    coefficients, sums);
+    TakeStrip<P, kPolicy, kVectors, false, kPackOf<P, kPolicy, kVectors>>(
+        tensors, strip, coefficients, sums);
   }
 }
 
@@ -68,10 +67,10 @@ class StageRunner : private Pass<ReduceOf<F, T>>, private Pass<ApplyOf<F, T>> {
 
  public:
   StageRunner(const Call& call, const Partition& partition,
-              const PipelineStage& stage, StorePolicy policy,
+              const PipelineStage& stage, const LoopPlan (&plans)[2],
               const ChannelArrays& channels)
-      : Sums(call, partition, stage.next, StorePolicy::kNone, channels),
-        Results(call, partition, stage.current, policy, channels),
+      : Sums(call, partition, stage.next, plans[0], channels),
+        Results(call, partition, stage.current, plans[1], channels),
         stage_(stage),
         tensors_(PointersOf<F, T>(call)),
         prefetch_(call.view, stage.next) {}
@@ -135,10 +134,11 @@ class StageRunner : private Pass<ReduceOf<F, T>>, private Pass<ApplyOf<F, T>> {
             : (kPipelineStageBytes + kSegmentBytes - 1) / kSegmentBytes;
     // Results are ahead of the copies, which overwrite what they are computed
     // from, by the elements that lead to a full cache line.
-    const int64_t lead = ElementsToFullLine<F>(Results::tensors_.out, 0);
     const bool non_temporal =
-        Results::policy_ == StorePolicy::kNonTemporal && lead >= 0;
-    int64_t apply = non_temporal ? std::min(lead, length) : 0, column = 0;
+        Results::plan_.stores == StorePolicy::kNonTemporal;
+    const int64_t lead =
+        non_temporal ? ElementsToFullLine(Results::tensors_.out[0]) : 0;
+    int64_t apply = std::min(lead, length), column = 0;
     if (apply > 0) Results::TakeLine(channel, 0, apply, {});
     for (;;) {
       // Where a two-level sum ends depends on the sums alone: results that are
@@ -218,10 +218,10 @@ class StageRunner : private Pass<ReduceOf<F, T>>, private Pass<ApplyOf<F, T>> {
 // Kernels::pipeline.
 template <typename F, typename T>
 void RunPipeline(const Call& call, const Partition& partition,
-                 const PipelineStage& stage, StorePolicy policy,
+                 const PipelineStage& stage, const LoopPlan (&plans)[2],
                  const ChannelArrays& channels) {
-  StageRunner<F, T>(call, partition, stage, policy, channels).Run();
-  if (policy == StorePolicy::kNonTemporal) NonTemporalFence();
+  StageRunner<F, T>(call, partition, stage, plans, channels).Run();
+  if (plans[1].stores == StorePolicy::kNonTemporal) NonTemporalFence();
 }
 
 }  // namespace

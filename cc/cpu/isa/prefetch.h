@@ -11,8 +11,8 @@
 
 #include "cc/core/partition.h"
 #include "cc/core/view.h"
-#include "cc/cpu/isa/isa_kernels.h"
 #include "cc/cpu/isa/vec.h"
+#include "cc/cpu/kernels.h"
 #include "cc/cpu/tuning.h"
 
 namespace tf_bn_ops {

@@ -209,9 +209,8 @@ struct VectorPack {
 };
 
 // Vectors of a pack in a strip of kVectors.
-template <typename T, int kVectors, bool kPartial>
-constexpr int kMostPacked =
-    PairsOf<T>::kDefined && !kPartial && kVectors % 2 == 0 ? 2 : 1;
+template <typename T, int kVectors>
+constexpr int kMostPacked = PairsOf<T>::kDefined && kVectors % 2 == 0 ? 2 : 1;
 
 // Which columns the lanes of kVectors vectors have: one after the other, or in
 // the order of packs.

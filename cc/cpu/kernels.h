@@ -70,6 +70,17 @@ struct PipelineStage {
 // write full cache lines past the caches, without reading them first.
 enum class StorePolicy { kNone, kTemporal, kNonTemporal };
 
+// How the loop of a pass goes through the rows of a tile (isa/pass.h).
+struct LoopPlan {
+  StorePolicy stores = StorePolicy::kNone;
+  // Of a pass that sums and stores: each takes a loop of its own.
+  bool two_loops = false;
+  // Rows of a strip of a loop that sums, and of one that stores alone.
+  int sum_rows = 0, store_rows = 0;
+  // A loop that stores alone takes neighbouring vectors in packs (isa/vec.h).
+  bool packs = false;
+};
+
 // Per-channel sums: arrays of length `channels`, one after the other, that are
 // indexed by channel.
 struct ChannelSums {
@@ -121,20 +132,33 @@ enum class PassKind {
 };
 constexpr int kNumPassKinds = 4;
 
+// What a plan depends on of the vectors of a build, for one formula and type.
+struct VectorTraits {
+  bool has_non_temporal_stores;
+  bool is_cache_line;  // A vector.
+  // The vectors of a strip that sums, and of one that stores alone, are whole
+  // cache lines of elements.
+  bool sums_fill_lines, stores_fill_lines;
+  bool has_packs;  // Of a strip that stores alone.
+};
+
 // The kernels of one formula (cc/core/formulas) for one element type; nullptr:
 // no op makes such a call, or there is no pipeline (kernel_table.h).
 struct Kernels {
   bool is_defined;  // Whether the build has kernels of this type.
+  VectorTraits vectors;
   // By PassKind. Sums are over the tile, of its channels.
-  using Pass = void (*)(const Call&, const Partition&, const Tile&, StorePolicy,
-                        const ChannelArrays&);
-  Pass passes[kNumPassKinds];
+  using PassFunction = void (*)(const Call&, const Partition&, const Tile&,
+                                const LoopPlan&, const ChannelArrays&);
+  PassFunction passes[kNumPassKinds];
   // Training, in kSegments: kApply of the current group and kReduce of the next
-  // one.
+  // one, by the plans of the first pass and of the second one.
   void (*pipeline)(const Call&, const Partition&, const PipelineStage&,
-                   StorePolicy, const ChannelArrays&);
+                   const LoopPlan (&)[2], const ChannelArrays&);
 
-  Pass Of(PassKind kind) const { return passes[static_cast<int>(kind)]; }
+  PassFunction Of(PassKind kind) const {
+    return passes[static_cast<int>(kind)];
+  }
 };
 
 // Each build defines, for each formula F,
