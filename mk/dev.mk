@@ -67,7 +67,8 @@ VARIATIONS ?= 2000
 make_with = $(MAKE) --no-print-directory PYTHON='$(PYTHON)' BUILD_DIR=$(1) LIB_DIR=$(1)/lib GPU= \
   CXXFLAGS='$(CXXFLAGS) $(2)' LDFLAGS='$(LDFLAGS) $(2)'
 
-sanitize:  ## Run the core's tests under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer
+# What tests start in processes of their own loads this tree's libraries as they are: all.
+sanitize: all  ## Run the core's tests under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer
 	$(Q)$(call need,pytest)
 	+$(Q)$(call make_with,$(SANITIZED),$(SANITIZE)) sanitize-core
 	+$(Q)$(call make_with,$(SANITIZED)-threads,$(SANITIZE_THREADS)) ISA_BUILDS=baseline sanitize-threads

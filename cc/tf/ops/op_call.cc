@@ -231,26 +231,16 @@ Role OpCall::InputRole(const Call& call, int i,
   if (role == Role::kForwardCoefficients && shape != CoefficientsShape(call)) {
     return Role::kNone;
   }
-  const bool is_statistic = role == Role::kMean || role == Role::kVariance;
-  const bool is_of_mask = role == Role::kY || role == Role::kOffset;
-  switch (call.formula) {
-    case FormulaKind::kForward:
-      return is_statistic && !ReadsStatistics(call) ? Role::kNone : role;
-    case FormulaKind::kGradient:
-      // The mask is computed from x by reserve_space_3 and offset, and so is
-      // the derivative of a smooth activation. Another shape says that y is
-      // another op's, or behind a side input.
-      if (role == Role::kOffset &&
-          shape != tf::TensorShape({call.view.channels})) {
-        return Role::kNone;
-      }
-      return (is_of_mask && call.activation == Activation::kIdentity) ||
-                     (role == Role::kY && IsSmooth(call.activation) &&
-                      side_inputs_ == 0)
-                 ? Role::kNone
-                 : role;
-    case FormulaKind::kSecondOrder:
-      break;
+  if (!ReadsByAttrs(call, role)) return Role::kNone;
+  if (call.formula != FormulaKind::kGradient) return role;
+  // The mask is computed from x by reserve_space_3 and offset, and so is the
+  // derivative of a smooth activation. Another shape says that y is another
+  // op's, or behind a side input.
+  if (role == Role::kOffset && shape != tf::TensorShape({call.view.channels})) {
+    return Role::kNone;
+  }
+  if (role == Role::kY && IsSmooth(call.activation) && side_inputs_ == 0) {
+    return Role::kNone;
   }
   return role;
 }

@@ -42,6 +42,16 @@ inline bool ReadsStatistics(const Call& call) {
   return !call.is_training || call.exponential_avg_factor != 1;
 }
 
+// Whether a call of these attrs reads its input of this role, in some shape: in
+// training not the statistics, without an activation neither offset nor y.
+inline bool ReadsByAttrs(const Call& call, Role role) {
+  const bool is_forward = call.formula == FormulaKind::kForward;
+  const bool is_statistic = role == Role::kMean || role == Role::kVariance;
+  const bool is_of_mask = role == Role::kOffset || role == Role::kY;
+  if (is_statistic && is_forward) return ReadsStatistics(call);
+  return !is_of_mask || is_forward || call.activation != Activation::kIdentity;
+}
+
 // What an op's attrs say of its calls.
 class OpCall {
  public:

@@ -28,21 +28,20 @@ std::vector<PartialTensorShape> InputShapes(InferenceContext* c) {
   return shapes;
 }
 
-// Whether a call reads input i, by its attrs and these shapes. FusedBatchNormEx
-// and its gradient leave out statistics, of any size, offset and y.
+// Whether a call reads input i, by its attrs and these shapes: one that it does
+// not may have any size.
 bool Reads(const OpSignature& op, const Call& call,
            const std::vector<PartialTensorShape>& shapes, int i) {
   const Role role = op.Input(i).role;
   const bool is_vector = shapes[i].dims() == 1;
   if (op.checks == OpSignature::kByKind) return true;
-  if (role == Role::kMean || role == Role::kVariance) {
-    return op.formula == FormulaKind::kGradient || !is_vector ||
-           ReadsStatistics(call);
+  if (!ReadsByAttrs(call, role)) {
+    // Statistics of any size are a vector.
+    return op.formula == FormulaKind::kForward && !is_vector;
   }
-  if (role != Role::kOffset && role != Role::kY) return true;
-  if (op.formula == FormulaKind::kForward) return true;
-  if (call.activation == Activation::kIdentity) return false;
-  if (role == Role::kY) return true;
+  if (role != Role::kOffset || op.formula != FormulaKind::kGradient) {
+    return true;
+  }
   // No offsets, or reserve_space_3 again: the mask is computed from y.
   const int other = op.InputOf(Role::kForwardCoefficients);
   return is_vector ? shapes[i].dim_size(0) != 0
@@ -53,6 +52,7 @@ bool Reads(const OpSignature& op, const Call& call,
 
 absl::Status InferShapes(const OpSignature& op, InferenceContext* c) {
   Call call;
+  call.formula = op.formula;
   int side_inputs;
   TF_RETURN_IF_ERROR(ReadLists(c, &call.activation, &side_inputs));
   bool is_training;
