@@ -55,7 +55,7 @@ PTX_SKIPPED := $(if $(wildcard $(SIM)/libcudasim.so),$(if $(shell command -v '$(
 # These run on a machine for GPU tests, without TensorFlow; of Python they need NumPy.
 GPU_GOALS := gpu-core gpu-test $(if $(PTX_SKIPPED),,gpu-ptx-test)
 LINT_GOALS := lint lint-python lint-types lint-cxx format
-GOALS_WITHOUT_PYTHON := help clean matrix release gpu-ptx-test gpu-sass $(GPU_GOALS)
+GOALS_WITHOUT_PYTHON := help clean matrix release gpu-ptx-test $(GPU_GOALS)
 GOALS_WITHOUT_TENSORFLOW := $(GOALS_WITHOUT_PYTHON) bazel docs wheels wheel-conformance release-check $(LINT_GOALS) \
   aarch64-parts
 NEEDS_PYTHON := $(filter-out $(GOALS_WITHOUT_PYTHON),$(GOALS))

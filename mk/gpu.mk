@@ -77,7 +77,7 @@ endif
 
 # ---- Targets ---------------------------------------------------------------------------------
 
-.PHONY: gpu-core gpu-test gpu-ptx-test gpu-sass
+.PHONY: gpu-core gpu-test gpu-ptx-test
 
 # Needs g++ and nvcc alone.
 gpu-core: $(B)/lib/libtf_bn_ops_core.so  ## Build build/core/lib/libtf_bn_ops_core.so with CUDA, without TensorFlow
@@ -89,10 +89,6 @@ gpu-test: gpu-core  ## Test the kernels on a GPU; needs Python with NumPy; the o
 	$(Q)if '$(GPU_PYTHON)' tools/gpu/tensorflow_test.py --probe; then \
 	  $(MAKE) --no-print-directory PYTHON='$(GPU_PYTHON)' gpu && \
 	  '$(GPU_PYTHON)' tools/gpu/tensorflow_test.py; fi
-
-# What the machine code says; nvdisasm is in the CUDA toolkit and in Triton's wheel.
-gpu-sass:  ## Count loads in flight, instructions, registers of the machine code; NVDISASM=, ARGS="--table --archs 90"
-	$(Q)NVDISASM='$(NVDISASM)' python3 tools/gpu/sass.py --nvcc='$(NVCC)' --folder='$(BUILD_DIR)/sass' $(ARGS)
 
 # Nothing is measured there, and a few thousand elements a call are what it takes.
 ifneq ($(PTX_SKIPPED),)

@@ -1,31 +1,28 @@
 """Fresh processes for tests, forked from servers that have imported TensorFlow and Keras.
 
-That import takes some three seconds of a processor; a fork takes milliseconds. A server, which is
-this file run as a program, is started on first use, one for each set of variables that TensorFlow
-or Keras read then; nothing has used TensorFlow in it. Where TF_BN_OPS is set, what it does before
-and during that import is what is tested: that is a Python of its own.
+That import takes some three seconds of a processor; a fork takes milliseconds. The servers are
+multiprocessing's, started on first use, one for each set of variables that TensorFlow or Keras read
+then; nothing has used TensorFlow in one. Where TF_BN_OPS is set, what it does before and during
+that import is what is tested: that is a Python of its own.
 """
 
 from __future__ import annotations
 
-import atexit
 import collections
 import concurrent.futures
-import contextlib
-import ctypes
 import json
+import multiprocessing
 import os
 import pathlib
-import select
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 import traceback
+import unittest.mock
 from collections.abc import Callable, Mapping
+from multiprocessing import forkserver
 from typing import Any
 
 # Prefixes of variables that Python, TensorFlow or the package read before the program's first line;
@@ -38,7 +35,7 @@ _LATE = (
 # Servers that are kept; each has some 300 MB.
 _MOST = 2
 
-_servers: collections.OrderedDict[str, subprocess.Popen[str]] = collections.OrderedDict()
+_servers: collections.OrderedDict[str, Any] = collections.OrderedDict()
 _lock = threading.Lock()
 
 
@@ -61,24 +58,18 @@ def run(
         return subprocess.run(
             command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=timeout
         )
+    path = [path or os.getcwd() for path in sys.path]
     with tempfile.TemporaryDirectory() as folder:
-        asked = {
-            **{"folder": folder, "program": program, "arguments": words},
-            **{"cwd": os.path.abspath(cwd), "environment": environment},
-            "path": [path or os.getcwd() for path in sys.path],
-        }
-        os.mkfifo(f"{folder}/status")
-        # Of both ends, so that it is no end of file before the other process has opened it.
-        status = os.open(f"{folder}/status", os.O_RDWR | os.O_NONBLOCK)
-        try:
-            server = _ask(environment, json.dumps(asked))
-            code = _wait(status, server, time.monotonic() + timeout)
-        finally:
-            os.close(status)
-        if code is None:
+        asked = (folder, program, words, os.path.abspath(cwd), environment, path)
+        process = multiprocessing.get_context("forkserver").Process(target=_run, args=asked)
+        _start(process, environment)
+        process.join(timeout)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
             raise subprocess.TimeoutExpired(words, timeout)
         texts = (pathlib.Path(folder, name).read_text() for name in ("stdout", "stderr"))
-        return subprocess.CompletedProcess(words, code, *texts)
+        return subprocess.CompletedProcess(words, process.exitcode, *texts)
 
 
 def output(program: str, *arguments: Any, **changes: str | None) -> str:
@@ -138,78 +129,20 @@ def cluster(
         return [*pool.map(one, configs)]
 
 
-def _ask(environment: Mapping[str, str], request: str) -> subprocess.Popen[str]:
-    """Sends a request to the server for an environment, which is started if there is none."""
+def _start(process: Any, environment: Mapping[str, str]) -> None:
+    """Starts a process by the server for an environment, which is started if there is none."""
     early = {n: v for n, v in environment.items() if n.startswith(_EARLY) and n not in _LATE}
     others = {name: value for name, value in os.environ.items() if not name.startswith(_EARLY)}
     key = json.dumps(early, sort_keys=True)
-    with _lock:
-        server = _servers.pop(key, None)
-        if server is None or server.poll() is not None:
-            command = [sys.executable, __file__]
-            server = subprocess.Popen(
-                command, env={**others, **early}, stdin=subprocess.PIPE, text=True
-            )
+    with _lock, unittest.mock.patch.dict(os.environ, {**others, **early}, clear=True):
+        server = _servers.pop(key, None) or forkserver.ForkServer()
+        server.set_forkserver_preload(["tensorflow", "keras"])
         _servers[key] = server
         while len(_servers) > _MOST:
-            _close(_servers.popitem(last=False)[1])
-        assert server.stdin is not None
-        server.stdin.write(request + "\n")
-        server.stdin.flush()
-    return server
-
-
-def _close(server: subprocess.Popen[str]) -> None:
-    """The server ends when it has answered; what it has forked goes on."""
-    assert server.stdin is not None
-    server.stdin.close()
-
-
-@atexit.register
-def _close_all() -> None:
-    for server in _servers.values():
-        _close(server)
-        server.wait()
-
-
-def _wait(status: int, server: subprocess.Popen[str], deadline: float) -> int | None:
-    """The exit status of the program, which is killed where it takes too long: None."""
-    said = ""
-    while said.count("\n") < 2:
-        if time.monotonic() > deadline:
-            if said:
-                os.kill(int(said), signal.SIGKILL)
-            return None
-        assert server.poll() in (None, 0), "TensorFlow cannot be imported: see above"
-        if select.select([status], [], [], 0.5)[0]:
-            said += os.read(status, 100).decode()
-    return int(said.split()[1])
-
-
-# ---- The server ----------------------------------------------------------------------------------
-
-
-def _serve() -> None:
-    import keras  # noqa: F401
-    import tensorflow  # noqa: F401
-
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    for line in sys.stdin:
-        if os.fork() == 0:
-            _supervise(json.loads(line))
-
-
-def _supervise(asked: dict[str, Any]) -> None:
-    """Runs the program in a process of its own; says which one, and its status in the end."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    pid = os.fork()
-    if pid == 0:
-        _run(**asked)
-    with contextlib.suppress(OSError):  # Whoever asked has ended, or has killed it.
-        status = os.open(f"{asked['folder']}/status", os.O_WRONLY)
-        os.write(status, f"{pid}\n".encode())
-        os.write(status, f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n".encode())
-    os._exit(0)
+            _servers.popitem(last=False)[1]._stop()
+        by = server.connect_to_new_process
+        with unittest.mock.patch.object(forkserver, "connect_to_new_process", by):
+            process.start()
 
 
 def _run(
@@ -221,7 +154,6 @@ def _run(
     path: list[str],
 ) -> None:
     """Runs the program as `python -c` does."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it dies with its supervisor.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT, 0o600), descriptor)
@@ -246,7 +178,3 @@ def _run(
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
-
-
-if __name__ == "__main__":
-    _serve()

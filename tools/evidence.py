@@ -59,7 +59,7 @@ def with_table(page: str, name: str, table: str) -> str:
     before, begin, rest = page.partition(f"<!-- {name}: ")
     remark, _, rest = rest.partition("\n")
     _, end, after = rest.partition(f"<!-- end of {name} -->")
-    assert begin and end, f"docs/evidence.md has no place for {name}"
+    assert begin and end, f"the page has no place for {name}"
     return f"{before}{begin}{remark}\n{table}\n{end}{after}"
 
 

@@ -1,15 +1,12 @@
 """Builds and tests with several versions of TensorFlow, one after the other.
 
-usage: python tools/matrix.py [--versions="2.16 2.19 2.21"] [--folder=build/matrix]
-                              [--steps="build supports conformance test"] [--every=N]
+usage: python tools/matrix.py [--versions="2.16 2.19 2.21"] [--folder=build/matrix] [--every=N]
 
 For each version: an environment with the first Python on this machine that it supports, a copy of
 the sources, then `make`, tools/supports.py, `make conformance` and `make test` in it, as a user
-would; with --every, of cases and tests every N-th, and the table says so. What a version has
-passed, step by step, is kept in FOLDER/VERSION/result.json and not run again until the sources
-change; the environment and objects are kept as well. Results go to
-docs/versions.json, and from there into the table of docs/support.md; versions that were not run
-keep the results they have.
+would; with --every, of cases and tests every N-th, and the table says so. The environment and
+objects are kept for the next time. Results go to docs/versions.json, and from there into the table
+of docs/support.md; versions that were not run keep the results they have.
 
 Exit status: 0 all versions passed, 1 some did not (logs: FOLDER/VERSION/*.log), 2 wrong usage.
 Uses the standard library alone.
@@ -18,7 +15,6 @@ Uses the standard library alone.
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
 import os
 import pathlib
@@ -37,8 +33,6 @@ import tool_flags
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "versions.json"
 PAGE = ROOT / "docs" / "support.md"
-BEGIN = "<!-- written by make matrix from docs/versions.json -->"
-END = "<!-- end of what make matrix writes -->"
 
 _VERSIONS = runpy.run_path(str(ROOT / "tf_bn_ops" / "_version.py"))
 PYTHONS, CANDIDATES = _VERSIONS["TENSORFLOWS"], _VERSIONS["CANDIDATES"]
@@ -48,8 +42,6 @@ STEPS = ("build", "supports", "conformance", "test")
 REQUIREMENTS = ("build", "commands", "dev", "lint", "runtime")
 # Those that name a version of TensorFlow.
 OF_A_VERSION = ("tensorflow", "without_dependencies")
-# What a run does not need: the results themselves, and prose.
-NO_SOURCE = re.compile(r"docs/versions\.json$|[^/]*\.md$|docs/.*\.(json|md|svg)$")
 
 
 def name_of(python: tuple[int, int]) -> str:
@@ -85,15 +77,6 @@ def source_files() -> list[str]:
     return sorted(n for n in names if not n.startswith(built) and "__pycache__" not in n)
 
 
-def digest(files: list[str]) -> str:
-    """Of names and contents of what is built and tested."""
-    result = hashlib.sha256()
-    for name in files:
-        if not NO_SOURCE.fullmatch(name):
-            result.update(name.encode() + b"\0" + (ROOT / name).read_bytes() + b"\0")
-    return result.hexdigest()[:16]
-
-
 def copy_sources(files: list[str], tree: pathlib.Path) -> None:
     """Brings `tree` up to date; unchanged files keep their time, so that make does little."""
     wanted = set(files)
@@ -122,22 +105,14 @@ class Failed(Exception):
 class Version:
     """The run of one version of TensorFlow."""
 
-    def __init__(self, version: str, folder: pathlib.Path, source: str, every: int = 1) -> None:
+    def __init__(self, version: str, folder: pathlib.Path, every: int = 1) -> None:
         self.version = version
         self.folder = folder / version
-        self.source = source
         self.every = every
-        self.saved = self.folder / "result.json"
-        self.result: dict[str, Any] = {}
-
-    def passed_before(self) -> dict[str, Any]:
-        """What these very sources have passed: step -> what it found."""
-        try:
-            result = json.loads(self.saved.read_text())
-        except (OSError, ValueError):
-            return {}
-        same = result.get("source") == self.source and result.get("every", 1) == self.every
-        return result.get("passed", {}) if same else {}
+        # What docs/versions.json has of it; `passed`: step -> what was found.
+        self.result: dict[str, Any] = {"date": f"{datetime.date.today()}", "passed": {}}
+        if every > 1:
+            self.result["every"] = every
 
     def step(self, name: str, command: list[str], **variables: str) -> str:
         """Runs a command into NAME.log; returns its output."""
@@ -170,19 +145,14 @@ class Version:
             copy.write_text(text)
         return copy
 
-    def run(self, files: list[str], steps: list[str]) -> bool:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        passed = self.passed_before()
-        self.result = {"source": self.source, "date": f"{datetime.date.today()}", "passed": passed}
-        if self.every > 1:
-            self.result["every"] = self.every
+    def run(self, files: list[str]) -> bool:
+        """Runs all steps until one fails; whether none did."""
         try:
-            self._run(files, steps)
+            self._run(files)
         except Failed as failure:
-            self.result |= {"failure": str(failure).replace(f"{ROOT}/", "")}
             print(f"  {self.version}: FAILED: {failure}", flush=True)
-        self.saved.write_text(json.dumps(self.result, indent=2) + "\n")
-        return "failure" not in self.result
+            return False
+        return True
 
     def environment(self) -> str:
         """Makes this version's environment, or brings it up to date; returns its Python."""
@@ -199,7 +169,7 @@ class Version:
                   VENV_NEWEST=str(PYTHONS[self.version][1][1]))  # fmt: skip
         return str(venv / "bin" / "python")
 
-    def _run(self, files: list[str], steps: list[str]) -> None:
+    def _run(self, files: list[str]) -> None:
         python = self.environment()
         asked = subprocess.run(
             [python, "tools/tf_env.py", "dist"], cwd=ROOT, capture_output=True, text=True
@@ -215,15 +185,11 @@ class Version:
         make = [shutil.which("gmake") or "make", "--no-print-directory", f"PYTHON={python}"]
         if "CXX" in os.environ:
             make.append(f"CXX={os.environ['CXX']}")
-        passed = self.result["passed"]
-        for step in steps:
-            if step in passed:
-                print(f"  {self.version}: {step} passed before, with these sources", flush=True)
-                continue
+        for step in STEPS:
             self.result["failed"] = step
             output = self.step(step, self._command(step, python, make), **self._variables(step))
             del self.result["failed"]
-            passed[step] = FOUND[step](output)
+            self.result["passed"][step] = FOUND[step](output)
 
     def _command(self, step: str, python: str, make: list[str]) -> list[str]:
         selection = {"conformance": f"--cases={CASES // self.every}", "test": "-p sample"}
@@ -254,10 +220,10 @@ def counts_of(output: str) -> dict[str, int]:
 
 # Columns of the table in docs/support.md; those in the middle are of tools/supports.py.
 HOOKS = ("fuse", "jit_compile")
-COLUMNS = (
-    "TensorFlow", "Python", "Keras", "override", *(f"`{hook}`" for hook in HOOKS), "conformance",
-    "tests",
-)  # fmt: skip
+COLUMNS = [
+    *("TensorFlow", "Python", "Keras", "override", *(f"`{hook}`" for hook in HOOKS)),
+    *("conformance", "tests"),
+]
 
 # What is kept of the output of a step that passed.
 FOUND: dict[str, Callable[[str], Any]] = {
@@ -295,17 +261,8 @@ def row(version: str, result: dict[str, Any]) -> list[str]:
 
 def table(results: dict[str, dict[str, Any]]) -> str:
     """The table of docs/support.md, newest version first."""
-    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
-    for version in sorted(PYTHONS, reverse=True):
-        lines.append(f"| {' | '.join(row(version, results.get(version, {})))} |")
-    return "\n".join(lines)
-
-
-def with_table(page: str, results: dict[str, dict[str, Any]]) -> str:
-    """The page with the table between its two markers replaced."""
-    before, rest = page.split(BEGIN)
-    after = rest.split(END)[1]
-    return f"{before}{BEGIN}\n{table(results)}\n{END}{after}"
+    versions = sorted(PYTHONS, reverse=True)
+    return evidence.as_table(COLUMNS, [row(one, results.get(one, {})) for one in versions])
 
 
 def main(argv: list[str]) -> int:
@@ -314,20 +271,17 @@ def main(argv: list[str]) -> int:
         "--versions", type=tool_flags.names("TensorFlow", list(PYTHONS)), default=list(PYTHONS)
     )
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build" / "matrix")
-    parser.add_argument("--steps", type=tool_flags.names("step", STEPS), default=STEPS)
     parser.add_argument("--every", type=int, default=1)
     arguments = parser.parse_args(argv)
-    files = source_files()
-    source, built = digest(files), evidence.source()
-    passed = True
-    for version in arguments.versions:
-        run = Version(version, arguments.folder.resolve(), source, arguments.every)
-        passed &= run.run(files, arguments.steps)
+    files, passed = source_files(), True
+    for name in arguments.versions:
+        version = Version(name, arguments.folder.resolve(), arguments.every)
+        passed &= version.run(files)
         results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        results[version] = {k: v for k, v in run.result.items() if k != "failure"}
-        results[version]["source"] = built  # Of what a user gets; the other one is of tests, too.
+        results[name] = {**version.result, "source": evidence.source()}
         RESULTS.write_text(json.dumps(dict(sorted(results.items())), indent=2) + "\n")
-        PAGE.write_text(with_table(PAGE.read_text("utf-8"), results), "utf-8")
+        page = evidence.with_table(PAGE.read_text("utf-8"), "versions", table(results))
+        PAGE.write_text(page, "utf-8")
     print(table(json.loads(RESULTS.read_text())))
     return 0 if passed else 1
 

@@ -38,7 +38,6 @@ def test_an_unknown_flag_is_one_sentence(command):
     [
         ("bench/pairs", ["folding", "NoNet"], "invalid choice: 'NoNet'"),
         ("matrix", ["--versions=1.15"], "there is no TensorFlow 1.15: known are 2.16"),
-        ("matrix", ["--steps="], "there is no step '': known are build"),
         ("matrix", ["--every"], "--every: expected one argument"),
         ("matrix", ["--every=x"], "invalid int value: 'x'"),
         ("release/check", ["--steps=build sing"], "there is no step sing: known are build"),

@@ -19,7 +19,6 @@ import pytest
 from build_helpers import environment, run
 from numpy_kernels import fill
 
-from tf_bn_ops import __main__ as commands
 from tf_bn_ops import _command
 from tf_bn_ops.conformance import flags, runner
 from tf_bn_ops.conformance.cases import generate
@@ -218,15 +217,6 @@ def test_an_output_that_cannot_be_written_is_no_failed_case(report):
     os.close(read)
     assert report(stdout=write) == (141, "")
     os.close(write)
-
-
-def test_help_lists_flags_and_commands(capsys):
-    assert commands.main(["tf_bn_ops", "conformance", "--help"]) == 0
-    assert "--repro" in capsys.readouterr().out
-    assert commands.main(["tf_bn_ops", "--help"]) == 0
-    assert "conformance" in capsys.readouterr().out
-    assert commands.main(["tf_bn_ops", "nonsense"]) == 2
-    assert commands.main(["tf_bn_ops"]) == 2
 
 
 @pytest.mark.long

@@ -14,10 +14,9 @@ import numpy_kernels
 import pytest
 import rich.console
 import tensorflow as tf
-from numpy_kernels import fill, first_order_cases
+from numpy_kernels import fill
 from tensorflow.python.eager import context
 
-from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance.cases import execution_modes, generate
 from tf_bn_ops.conformance.execution import worker, workers
 from tf_bn_ops.conformance.execution.answer import Answer, identical
@@ -35,17 +34,6 @@ TEXT = "FusedBatchNormGradV2,{},NHWC,3x4x5x7,training,normal,given,eps=0.1,{},se
 # ---- Which cases get them ------------------------------------------------------------------------
 
 
-def test_default_run_has_every_cheap_call_and_is_the_same_every_time():
-    plain = first_order_cases(1600, 1)
-    first, second = (list(generate.attach(plain, 1, None)) for _ in range(2))
-    assert first == second
-    assert [dataclasses.replace(c, execution=c.execution_modes[0]) for c in first] == plain
-    further = [mode for case in first for mode in case.execution_modes[1:]]
-    known = execution_modes.EXECUTION_MODES
-    assert set(further) == {name for name, mode in known.items() if mode.every}
-    assert all(generate.parse(str(case)) == case for case in first)
-
-
 def test_all_asks_every_case_for_every_call_that_fits():
     small, large = (generate.parse(TEXT.format("half", "graph")) for _ in range(2))
     large = dataclasses.replace(large, shape=(30, 40, 50, 70))
@@ -54,20 +42,6 @@ def test_all_asks_every_case_for_every_call_that_fits():
         (asked,) = generate.attach([case], 1, list(execution_modes.EXECUTION_MODES))
         assert asked.execution_modes[0] == "graph"
         assert set(asked.execution_modes) == set(execution_modes.EXECUTION_MODES) - left_out
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        ("sideways", "not a known execution mode"),
-        ("eager+sideways", "not a known execution mode"),
-        ("threads1", "not a known execution mode"),  # It says nothing about how to call.
-        ("eager+graph+eager", "twice"),
-    ],
-)
-def test_wrong_calls_are_said(call, message):
-    with pytest.raises(UsageError, match=message):
-        generate.parse(TEXT.format("half", call))
 
 
 def test_aliased_case_has_the_same_numbers_twice_and_nothing_exact():

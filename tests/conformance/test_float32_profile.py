@@ -208,6 +208,17 @@ def test_the_rearranged_sum_of_a_gradient_fails_where_the_mean_is_large():
     assert caught >= len(filled) / 4, (caught, len(filled))
 
 
+def test_an_exact_fill_is_exact_in_float32_in_any_order():
+    """Bit by bit, so that its sums and elements show which kernel drops or repeats one."""
+    filled = [one for one in _filled(1000, 1, GRADIENT) if one.case.kind == "exact"]
+    of_elements = [o for o in filled if o.case.is_training and "x_backprop" in o.inputs.exact]
+    assert len(of_elements) > 20
+    for one in filled:
+        for kernel in (_Gradient, _PairwiseGradient, _RearrangedGradient):
+            result = _judge_gradient(kernel, one, bounds.PROFILES["strict"])
+            assert not result.failures, (kernel.__name__, str(one.case), result.failures)
+
+
 def test_half_the_mantissa_is_no_float32():
     """A mean that is summed in half, an rstd of 12 bits."""
 

@@ -23,12 +23,10 @@ from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.execution import implementations
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.models import (
-    batch_norm_grad_ex_inputs,
     bounds,
     formula_models,
     oracle,
 )
-from tf_bn_ops.conformance.models.batch_norm import activated
 from tf_bn_ops.conformance.models.batch_norm_grad import OUTPUTS
 from tf_bn_ops.conformance.models.inputs import WHOLE_LAYER
 from tf_bn_ops.conformance.reports import record
@@ -435,38 +433,6 @@ def test_all_variants_come_up():
         *itertools.product(activations[1:], (0,), (True,)),
         *itertools.product(SMOOTH_ACTIVATIONS, (0, 1), (False, True)),
     }
-
-
-def test_with_coefficients_y_is_what_they_give():
-    """So a kernel may take the mask from x or from y."""
-    checked = 0
-    for one in FORMULAS["behind_activation"].filled:
-        problem, k = one.problem, one.inputs.values["forward_coefficients"]
-        by_others = problem.activation == IDENTITY or problem.num_side_inputs
-        by_others |= problem.activation in SMOOTH_ACTIVATIONS  # y is not read.
-        if k.shape != (ROWS, problem.view[1]) or by_others:
-            continue
-        v = batch_norm_grad_ex_inputs.before_activation(
-            problem["x"], k, problem["offset"], problem.dtype
-        )
-        with np.errstate(over="ignore"):
-            y = problem.dtype.store(activated(v, problem.activation))
-        np.testing.assert_array_equal(problem.dtype.widen(y), problem.wide("y", np.float32))
-        checked += 1
-    assert checked > 15
-
-
-def test_masks_stumble_over_the_kink():
-    """Exact zeros, sixes and NaN under gradients that are not zero, in many cases."""
-    found = dict.fromkeys((0.0, 6.0, math.nan), 0)
-    for one in FORMULAS["behind_activation"].filled:
-        y = one.inputs.values["y"].astype(np.float64)
-        passing = one.inputs.values["y_backprop"].astype(np.float64) != 0
-        for value in found:
-            hit = np.isnan(y) if math.isnan(value) else y == value
-            is_read = one.inputs.attrs["activation_mode"] == RELU6
-            found[value] += bool((hit & passing).any() and is_read)
-    assert min(found.values()) > 5
 
 
 # ---- The second order ----------------------------------------------------------------------------

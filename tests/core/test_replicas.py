@@ -1,10 +1,10 @@
 """What is special to the parts of synchronised batch normalization, through the C ABI.
 
 Promised besides what test_every_formula.py holds of each part: with one replica the
-parts are bitwise the ops that compute both passes, in element types up to float32; for any split of
-a batch over replicas, some of them without samples, the results are within the bounds of the op on
-the whole batch, at a mean of 1e5 and a deviation of 1; combined statistics are those of Chan's
-formula in rank order, bit by bit.
+parts are bitwise the ops that compute both passes, in element types up to float32; combined
+statistics are those of Chan's formula in rank order, bit by bit.
+
+That any split of a batch is within the bounds of the whole is in tests/sync/test_splits.py.
 """
 
 from __future__ import annotations
@@ -20,15 +20,11 @@ from builds import BOUNDARY_VIEWS, problem_of
 from test_plan import parse, run_verbose
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance.models import formula_models
 from tf_bn_ops.conformance.models.gather_stats import chan, random_parts
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.c_abi import Stats
 from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Problem, random_forward_problem
 from tf_bn_ops.spec import DTYPES
-
-EPSILON = 1e-3
-
 
 # ---- The parts, as functions of arrays -----------------------------------------------------------
 
@@ -146,63 +142,6 @@ def test_with_one_replica_the_gradient_is_bitwise_that_of_the_fused_op(view, dty
             got = backward_elemt(given, sums, view[0] * view[2], **how, side_input=has_side_input)
             of_batch = {role: getattr(sums, role) for role in ("scale_backprop", "offset_backprop")}
             assert c_abi.bits({**got, **of_batch}) == c_abi.bits(want)
-
-
-# ---- Several replicas ----------------------------------------------------------------------------
-
-
-def split(array: np.ndarray, cuts: list[int]) -> list[np.ndarray]:
-    return [np.ascontiguousarray(part) for part in np.split(array, cuts)]
-
-
-def gathered_stats(parts: list[np.ndarray]) -> Stats:
-    local = [stats(part) for part in parts]
-    return c_abi.gather_stats(Stats(*(np.stack(rows) for rows in zip(*local, strict=True))))
-
-
-def random_cuts(rng: np.random.Generator, outer: int) -> list[int]:
-    """Where a batch is cut into 1 to 4 parts; some of them may be empty."""
-    return sorted(int(n) for n in rng.integers(0, outer + 1, rng.integers(0, 4)))
-
-
-@pytest.mark.parametrize(("dtype", "offset"), [("float32", 0), ("float32", 1e5), ("float64", 0)])
-@pytest.mark.parametrize("view", [(40, 7, 1), (12, 3, 49), (6, 2, 1025), (3000, 8, 1)])
-def test_any_split_of_a_batch_is_within_the_bounds_of_the_whole(view, dtype, offset):
-    """Forward and gradient of the fused op over the whole batch, x of deviation 1 around `offset`.
-    TensorFlow's float32 formula of the variance, E[x^2] - E[x]^2, has no digit right at 1e5. (Of
-    float64 elements at 1e5 the float64 mean that travels says as much as it can.)"""
-    rng = np.random.default_rng([*view])
-    x = DTYPES[dtype].store(rng.normal(offset, 1, view))
-    dy = DTYPES[dtype].store(rng.normal(0.5, 1, view))
-    vectors = random_forward_problem(view, dtype).values
-    for _ in range(6):
-        cuts = random_cuts(rng, view[0])
-        parts, gradients = split(x, cuts), split(dy, cuts)
-        stats = gathered_stats(parts)
-        assert stats.count == view[0] * view[2]
-        v = {
-            "scale": vectors["scale"],
-            "offset": vectors["offset"],
-            "mean": stats.mean,
-            "variance": stats.m2 / stats.count,
-        }
-        y = [elemt({**v, "x": part}, EPSILON) for part in parts]
-        saved = {"saved_" + role: DTYPES[dtype].store(v[role]) for role in ("mean", "variance")}
-        forward = Problem({**vectors, "x": x}, EPSILON)
-        assert not formula_models.check(forward, {"y": np.concatenate(y), **saved}), cuts
-        given = [{**v, "x": a, "y_backprop": b} for a, b in zip(parts, gradients, strict=True)]
-        local = [backward_reduce(one, EPSILON) for one in given]
-        sums = Sums(*(np.sum(rows, axis=0) for rows in zip(*local, strict=True)))
-        elements = [
-            backward_elemt(one, sums, float(stats.count), EPSILON)["x_backprop"] for one in given
-        ]
-        own = {role: v[role] for role in ("scale", "mean", "variance")}
-        gradient = Problem({**own, "x": x, "y_backprop": dy}, EPSILON)
-        right = {"x_backprop": np.concatenate(elements)}
-        # In float32 each replica rounds its share of the sums.
-        if dtype == "float64":
-            right |= {role: getattr(sums, role) for role in ("scale_backprop", "offset_backprop")}
-        assert not formula_models.check(gradient, right), cuts
 
 
 # ---- Chan's formula ------------------------------------------------------------------------------

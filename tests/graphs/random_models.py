@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import argparse
 import collections
+import concurrent.futures.process
 import contextlib
 import gc
-import json
 import logging
+import multiprocessing
 import os
 import pathlib
-import pickle
-import subprocess
 import sys
 import tempfile
+import unittest.mock
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -54,8 +54,8 @@ POOLS = {
 }
 UNITS = {"float32": 2.0**-24, "mixed_float16": 2.0**-11, "mixed_bfloat16": 2.0**-8}
 ACTIVATIONS = (
-    *("relu", "relu", "relu", "relu6", "silu", "hard_silu", "tanh", "gelu", "leaky", "prelu"),
-    *("lambda", "custom", "none"),
+    *("relu", "relu", "relu", "relu6", "silu", "hard_silu", "tanh", "gelu", "leaky", "none"),
+    *("lambda", "custom", "prelu"),
 )
 # Models of a child, whose memory graphs fill.
 CHILD_MODELS = 100
@@ -222,23 +222,7 @@ class Model:
         return y
 
     def _activation(self, y: Any) -> Any:
-        name = self.draw.choice(
-            [
-                "relu",
-                "relu",
-                "relu",
-                "relu6",
-                "silu",
-                "hard_silu",
-                "tanh",
-                "gelu",
-                "leaky",
-                "none",
-                "lambda",
-                "custom",
-                "prelu",
-            ]
-        )
+        name = self.draw.choice(ACTIVATIONS)
         if name == "none" or not self.draw.has(name, 1):
             return y
         if name == "relu" and self.draw.has("ReLU layer", 0.5):
@@ -368,68 +352,51 @@ def _quiet() -> None:
     logging.getLogger("tf_bn_ops").setLevel(logging.ERROR)
 
 
-def serve() -> None:
-    """The child under the switch: a model for each line of the input."""
-    _quiet()
-    tf_bn_ops.report()
-    for line in sys.stdin:
-        asked = json.loads(line)
-        draw = Draw(asked["seed"], asked["index"], frozenset(asked["left_out"]))
-        answer = computed(draw, "switch", asked["data"])
-        report = tf_bn_ops.report()
-        answer["fused"] = sum(place.graphs for place in report.fused)
-        answer["calls"] = sum(call.calls for call in report.calls)
-        answer["stayed"] = dict(collections.Counter(place.reason for place in report.stayed))
-        pathlib.Path(asked["path"]).write_bytes(pickle.dumps(answer))
-        print("done", flush=True)
+def _served() -> collections.Counter[str]:
+    """What this library has done in this process: places fused in graphs, and calls."""
+    report = tf_bn_ops.report()
+    fused, calls = (place.graphs for place in report.fused), (call.calls for call in report.calls)
+    return collections.Counter(fused=sum(fused), calls=sum(calls))
+
+
+def under_the_switch(draw: Draw, data: int) -> dict[str, Any]:
+    before = _served()
+    return {**computed(draw, "switch", data), "served": _served() - before}
 
 
 class Child:
     """The process under TF_BN_OPS=1; a new one after some models."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        self._path = pathlib.Path(self._folder.name, "answer")
-        self._process: subprocess.Popen[str] | None = None
+        self._pool: concurrent.futures.ProcessPoolExecutor | None = None
         self._asked = 0
         self.counts: collections.Counter[str] = collections.Counter()
-        self._last: dict[str, Any] = {"fused": 0, "calls": 0}
 
     def ask(self, draw: Draw, data: int) -> None:
-        if self._process is None or self._asked == CHILD_MODELS:
+        if self._pool is None or self._asked == CHILD_MODELS:
             self.close()
-            path = [str(ROOT / "tf_bn_ops" / "_children"), str(ROOT)]
-            environment = {**os.environ, "TF_BN_OPS": "1", "PYTHONPATH": os.pathsep.join(path)}
-            self._process = subprocess.Popen(
-                [sys.executable, __file__, "--serve"], env=environment, text=True,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            )  # fmt: skip
+            by = multiprocessing.get_context("spawn")
+            self._pool = concurrent.futures.ProcessPoolExecutor(1, by, initializer=_quiet)
             self._asked = 0
         self._asked += 1
-        asked = {"seed": draw.seed, "index": draw.index, "left_out": [*draw.left_out]}
-        assert self._process.stdin is not None
-        self._process.stdin.write(
-            json.dumps({**asked, "data": data, "path": f"{self._path}"}) + "\n"
-        )
-        self._process.stdin.flush()
+        path = os.pathsep.join([str(ROOT / "tf_bn_ops" / "_children"), str(ROOT)])
+        changes = {"TF_BN_OPS": "1", "PYTHONPATH": path}
+        with unittest.mock.patch.dict(os.environ, changes):
+            self._answer = self._pool.submit(under_the_switch, draw, data)
 
     def answer(self) -> dict[str, Any]:
-        assert self._process is not None and self._process.stdout is not None
-        for line in self._process.stdout:
-            if line == "done\n":
-                self._last = pickle.loads(self._path.read_bytes())
-                return self._last
-        self._process = None
-        return {"error": "the process under TF_BN_OPS=1 has died"}
+        try:
+            found = self._answer.result()
+        except concurrent.futures.process.BrokenProcessPool:
+            self.close()
+            return {"error": "the process under TF_BN_OPS=1 has died"}
+        self.counts += found["served"]
+        return found
 
     def close(self) -> None:
-        for name in ("fused", "calls"):
-            self.counts[name] += self._last.get(name, 0)
-        self._last = {}
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
-            self._process.wait()
-        self._process = None
+        if self._pool is not None:
+            self._pool.shutdown()
+        self._pool = None
 
 
 class Comparison:
@@ -514,11 +481,7 @@ def main() -> int:
     parser.add_argument("--models", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="index of the only model")
-    parser.add_argument("--serve", action="store_true", help="of the child")
     arguments = parser.parse_args()
-    if arguments.serve:
-        serve()
-        return 0
     _quiet()
     first, number = (0, arguments.models) if arguments.only is None else (arguments.only, 1)
     comparison, texts = run(number, arguments.seed, first)

@@ -77,7 +77,7 @@ def test_a_flag_is_spelled_and_means_the_same_in_all_commands():
 
 def test_what_no_command_takes_is_one_sentence(capsys):
     """An unknown command or flag; a flag without its value, or with none of its choices."""
-    wrong = [[], ["nonsense"], ["--nonsense"], *([*name.split(), "--x_y"] for name in _COMMANDS)]
+    wrong = [[], ["nonsense"], ["doctor", "now"], *([*name.split(), "--x_y"] for name in _COMMANDS)]
     for name in (name for name in _COMMANDS if name != "run"):
         for action in (a for a in command_of(name)._actions if a.help != argparse.SUPPRESS):
             if action.option_strings and action.nargs is None:

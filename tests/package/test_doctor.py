@@ -104,12 +104,6 @@ def test_an_instruction_set_that_there_is_not_is_no_reason_to_rebuild():
     )
 
 
-@pytest.mark.parametrize("arguments", [["--jsn"], ["now"]])
-def test_wrong_usage(arguments, capsys):
-    assert commands.main(["tf_bn_ops", "doctor", *arguments]) == 2
-    assert "\n" not in capsys.readouterr().err.rstrip()
-
-
 # ---- The failures of the loader; more in test_loader.py ------------------------------------------
 
 

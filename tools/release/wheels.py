@@ -67,7 +67,7 @@ def python_of(version: str, environments: pathlib.Path) -> str:
     python = (environments / version / "venv").resolve() / "bin" / "python"
     if python.exists():
         return str(python)
-    return matrix.Version(version, environments, "").environment()
+    return matrix.Version(version, environments).environment()
 
 
 def build(python: str, folder: pathlib.Path, build_dir: str, make: list[str]) -> None:
