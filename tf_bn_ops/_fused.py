@@ -16,10 +16,11 @@ from tf_bn_ops.generated import bindings
 from tf_bn_ops.generated.bindings import Activation
 from tf_bn_ops.spec import (
     ACTIVATION_MODES,
-    ACTIVATIONS,
     DATA_FORMATS,
+    LEAKYRELU_ALPHA,
     SMOOTH_ACTIVATIONS,
     DataFormat,
+    activation_of,
 )
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def fused_batch_norm(
     exponential_avg_factor: float = 1.0,
     *,
     activation: Activation | None = None,
+    leakyrelu_alpha: float = LEAKYRELU_ALPHA,
     side_input: Any = None,
     synchronized: bool = False,
 ) -> BatchNorm:
@@ -92,9 +94,11 @@ def fused_batch_norm(
       is_training: True for the statistics of `x`, False for those given.
       name: name of the forward operation.
       exponential_avg_factor: in training, the weight f of this batch in the running statistics.
-      activation: None, "relu" (max(y, 0)), "relu6" (min(max(y, 0), 6)), "silu" (y * sigmoid(y)) or
-        "hard_silu" (y * relu6(y + 3) / 6). But for the first two they are ops of their own in
-        float64 and with `synchronized`.
+      activation: None, "relu" (max(y, 0)), "relu6" (min(max(y, 0), 6)), "silu" (y * sigmoid(y)),
+        "hard_silu" (y * relu6(y + 3) / 6) or "leaky_relu" (y where y > 0, else
+        leakyrelu_alpha * y). But for the first two they are ops of their own in float64 and with
+        `synchronized`.
+      leakyrelu_alpha: the slope of "leaky_relu" below 0; a finite number, not a tensor.
       side_input: what is added before the activation, of the shape and type of `x`; such as the
         other branch of a residual block.
       synchronized: whether the statistics in training are those of all replicas.
@@ -109,10 +113,10 @@ def fused_batch_norm(
       RuntimeError: synchronized, and called outside of the replicas of a strategy that has several,
         or where they would wait for each other forever: in a loop of a graph, or in a function that
         they call eagerly, if they share a process.
-      ValueError: unknown `data_format` or `activation`, `x` of another rank, `mean` and `variance`
-        are missing, or `side_input` has another shape than `x`.
-      TypeError: `epsilon` or `exponential_avg_factor` is no number, or `side_input` has another
-        type than `x`.
+      ValueError: unknown `data_format` or `activation`, an infinite `leakyrelu_alpha`, `x` of
+        another rank, `mean` and `variance` are missing, or `side_input` has another shape than `x`.
+      TypeError: `epsilon`, `exponential_avg_factor` or `leakyrelu_alpha` is no number, or
+        `side_input` has another type than `x`.
       tf.errors.InvalidArgumentError: shapes that do not fit together.
       tf.errors.OpError: a replica died or did not come in the time that the strategy's
         `CommunicationOptions(timeout_seconds=...)` gives.
@@ -121,7 +125,8 @@ def fused_batch_norm(
     import tensorflow as tf
     from tensorflow.python.eager import record
 
-    given = (epsilon, data_format, is_training, exponential_avg_factor, activation)
+    factor, alpha = exponential_avg_factor, leakyrelu_alpha
+    given = (epsilon, data_format, is_training, factor, activation, alpha)
     try:
         attrs = _checked(*given)
     except TypeError:  # Something that has no hash, or is wrong.
@@ -141,7 +146,7 @@ def fused_batch_norm(
     scale, offset = _vector(scale, dtype), _vector(offset, dtype)
     behind = None
     if ACTIVATION_MODES[attrs.activation] in SMOOTH_ACTIVATIONS and (is_wide or synchronized):
-        behind, attrs = attrs.activation, attrs._replace(activation=None)
+        behind, attrs = attrs, attrs._replace(activation=None)
     if attrs.reads_statistics:
         mean, variance = _vector(mean, dtype), _vector(variance, dtype)
     else:
@@ -171,7 +176,7 @@ def fused_batch_norm(
         y = frozen(attrs, name, *inputs)
         if in_convolution:
             y = tf.ensure_shape(y, [None] * y.shape.rank)
-        y = _activated(attrs.activation, y, *side_inputs)
+        y = _activated(attrs, y, *side_inputs)
         statistics = [*inputs[3:]]
     if not is_symbolic and (not tf.executing_eagerly() or record.could_possibly_record()):
         statistics = [*_differentiable(attrs, statistics, inputs)]
@@ -187,6 +192,7 @@ class _Attrs(NamedTuple):
     is_training: bool
     exponential_avg_factor: float
     activation: str | None
+    leakyrelu_alpha: float
     # Whether the running statistics are averages of those given and those of x.
     averages: bool
     reads_statistics: bool
@@ -196,10 +202,11 @@ class _Attrs(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def _checked(
-    epsilon: Any, data_format: Any, is_training: Any, factor: Any, activation: Any
+    epsilon: Any, data_format: Any, is_training: Any, factor: Any, activation: Any, alpha: Any
 ) -> _Attrs:
     epsilon = checked_epsilon(epsilon, "fused_batch_norm")
     factor = checked_number(factor, "exponential_avg_factor", "fused_batch_norm")
+    alpha = checked_number(alpha, "leakyrelu_alpha", "fused_batch_norm")
     data_format = data_format.decode() if isinstance(data_format, bytes) else data_format
     for argument, value, allowed in (
         ("data_format", data_format, [*DATA_FORMATS]),  # A list, which takes any type.
@@ -207,11 +214,13 @@ def _checked(
     ):
         if value not in allowed:
             raise ValueError(f"{argument} is {value!r}, it must be one of {allowed}")
+    activation_of(ACTIVATION_MODES[activation], alpha)
     is_training = bool(is_training)
     averages = is_training and factor != 1.0
     shared = {"epsilon": epsilon, "data_format": data_format, "is_training": is_training}
     reads = averages or not is_training
-    return _Attrs(epsilon, data_format, is_training, factor, activation, averages, reads, shared)
+    behind = (activation, alpha)
+    return _Attrs(epsilon, data_format, is_training, factor, *behind, averages, reads, shared)
 
 
 def _tensor(value: Any, dtype: Any = None) -> Any:
@@ -313,6 +322,7 @@ def _training_op(
         side_input=side_inputs,
         exponential_avg_factor=factor,
         activation_mode=ACTIVATION_MODES[attrs.activation],
+        leakyrelu_alpha=attrs.leakyrelu_alpha,
         name=name,
         **attrs.of_gradient,
     )
@@ -398,9 +408,12 @@ def _frozen_formula(
     return tf.cast(y, x.dtype)
 
 
-def _activated(activation: str | None, y: Any, side_input: Any = None) -> Any:
-    """What is behind a normalization, of TensorFlow's ops with their own gradients."""
+def _activated(attrs: _Attrs | None, y: Any, side_input: Any = None) -> Any:
+    """What is behind a normalization, if anything, of TensorFlow's ops with their own gradients."""
     import tensorflow as tf
+
+    if attrs is None:
+        return y
 
     if side_input is not None:
         shapes = (y.shape, side_input.shape)
@@ -408,17 +421,20 @@ def _activated(activation: str | None, y: Any, side_input: Any = None) -> Any:
         # none do, it is AddV2, which TensorFlow's graph optimizers and converters know better.
         are_known = all(shape.is_fully_defined() for shape in shapes)
         y = tf.raw_ops.AddV2(x=y, y=side_input) if are_known else tf.add_n([y, side_input])
-    return activated(tf, activation, y)
+    return activated(tf, attrs.activation, y, attrs.leakyrelu_alpha)
 
 
-def activated(f: Any, activation: str | None, y: Any) -> Any:
+def activated(
+    f: Any, activation: str | None, y: Any, leakyrelu_alpha: float = LEAKYRELU_ALPHA
+) -> Any:
     """An activation in the ops of `f`, TensorFlow or keras.ops: by their own function, such as
     tf.nn.silu, which keeps less for its gradient, where they have one."""
     if activation is None:
         return y
+    kind = activation_of(ACTIVATION_MODES[activation], leakyrelu_alpha)
     if function := getattr(f.nn, activation, None):
-        return function(y)
-    return ACTIVATIONS[ACTIVATION_MODES[activation]].value(f, y)
+        return function(y, *kind.parameters)
+    return kind.value(f, y)
 
 
 def _differentiable(

@@ -24,7 +24,7 @@ from tensorflow.python.framework import kernels
 from tf_bn_ops import _recording, _replicas, _report, _split_gradients, _vectorize
 from tf_bn_ops._split_gradients import attributes, masked
 from tf_bn_ops.generated import bindings
-from tf_bn_ops.spec import ACTIVATIONS, OPS, OpSpec
+from tf_bn_ops.spec import OPS, OpSpec, activation_of
 
 # Untyped: to mypy a starred argument may be any of those that follow.
 ops: Any = bindings
@@ -72,9 +72,9 @@ def _of_forward_ex(op: Any, y_backprop: Any, *_: Any) -> list[Any]:
     """The same through the activation, and by the side input."""
     x, scale, offset, *_ = op.inputs
     y, _, _, *reserve_spaces = op.outputs
-    (activation,) = attributes(op, "activation_mode").values()
+    behind = attributes(op, "activation_mode", "leakyrelu_alpha")
+    activation, kind = behind["activation_mode"], activation_of(**behind)
     side_inputs = op.inputs[_SIDE_INPUT:]
-    kind = ACTIVATIONS[activation]
     if kind.is_smooth:
         (y,) = side_inputs or [x]  # Without one it is not read, and y would be kept for it.
     if activation != "Identity" and _has_kernel(_GRAD_EX, x.device):
@@ -86,7 +86,7 @@ def _of_forward_ex(op: Any, y_backprop: Any, *_: Any) -> list[Any]:
             offset,
             y,
             num_side_inputs=len(side_inputs),
-            activation_mode=activation,
+            **behind,
             **_attrs(op),
         )
         return [*result[:3], None, None, *result.side_input_backprop]
@@ -119,10 +119,11 @@ def _of_grad_ex(op: Any, *grad: Any) -> list[Any]:
     """No gradients by reserve spaces, offset and y. The mask is constant almost everywhere, so this
     is the gradient of the plain op between two masks."""
     y_backprop, *others = op.inputs[:5]
-    (activation,) = attributes(op, "activation_mode").values()
-    if ACTIVATIONS[activation].is_smooth:
-        return _of_grad_smooth(activation, op, *grad)
-    mask = functools.partial(masked, activation, y=op.inputs[_GRAD_EX_Y])
+    behind = attributes(op, "activation_mode", "leakyrelu_alpha")
+    kind = activation_of(**behind)
+    if kind.is_smooth:
+        return _of_grad_smooth(kind, op, *grad)
+    mask = functools.partial(masked, behind["activation_mode"], y=op.inputs[_GRAD_EX_Y])
     inputs = (*grad[:3], mask(y_backprop), *others)
     y_backprop_grad, *others = _second_order(inputs, **_attrs(op))
     for side_input_grad in grad[_GRAD_EX_SIDE_INPUT_BACKPROP:]:
@@ -130,7 +131,7 @@ def _of_grad_ex(op: Any, *grad: Any) -> list[Any]:
     return _padded([mask(y_backprop_grad), *others], op)
 
 
-def _of_grad_smooth(activation: str, op: Any, *grad: Any) -> list[Any]:
+def _of_grad_smooth(kind: Any, op: Any, *grad: Any) -> list[Any]:
     """Behind a smooth activation f it is the plain op of g = y_backprop * f'(z): by the gradient of
     g once by y_backprop, once by z, and by what z is computed from, the side input too."""
     y_backprop, x, scale, mean, variance, coefficients, offset, y = op.inputs
@@ -138,11 +139,13 @@ def _of_grad_smooth(activation: str, op: Any, *grad: Any) -> list[Any]:
     by_side_input = grad[_GRAD_EX_SIDE_INPUT_BACKPROP:]
     inputs = x, scale, offset, mean, variance
     z = _before_activation(inputs, [y] * len(by_side_input), attrs)
-    slope, (curvature,) = _with_gradients(functools.partial(ACTIVATIONS[activation].slope, tf), [z])
+    slope, (curvature,) = _with_gradients(functools.partial(kind.slope, tf), [z])
     wide = tf.cast(y_backprop, tf.float32)
     inputs = (*grad[:3], tf.cast(wide * slope, dtype), x, scale, mean, variance)
     g_grad, x_grad, scale_grad = _second_order(inputs, **attrs)
     g_grad = tf.cast(tf.add_n([g_grad, *by_side_input]), tf.float32)
+    if curvature is None:  # f' is constant almost everywhere.
+        return _padded([tf.cast(g_grad * slope, dtype), x_grad, scale_grad], op)
     z_grad = tf.cast(g_grad * wide * curvature, dtype)
     by_y = ops.fused_batch_norm_grad_v3(z_grad, x, scale, mean, variance, coefficients, **attrs)
     y_backprop_grad = tf.cast(g_grad * slope, dtype)

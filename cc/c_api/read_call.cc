@@ -2,6 +2,7 @@
 
 #include "cc/c_api/read_call.h"
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -238,6 +239,10 @@ std::string CheckCall(const tfbn_call* call) {
   if (!error.empty()) return error;
   if (!IsBelow(call->activation, kNumActivations)) {
     return "activation must be one of the TFBN_ activations";
+  }
+  if (call->activation == Activation::kLeakyRelu &&
+      !std::isfinite(call->leakyrelu_alpha)) {
+    return "leakyrelu_alpha must be finite";
   }
   for (int i = 0; i < kNumRoles; ++i) {
     const auto role = static_cast<Role>(i);

@@ -80,9 +80,11 @@ absl::Status ForwardExGradient(const Scope& scope, const tf::Operation& op,
   const int side_input = kFusedBatchNormEx.InputOf(Role::kSideInput);
   FusedAttrs attrs;
   TF_RETURN_IF_ERROR(attrs.Read(op));
+  const auto given = op.node()->attrs();
   std::string mode;
-  TF_RETURN_IF_ERROR(
-      tf::GetNodeAttr(op.node()->attrs(), "activation_mode", &mode));
+  float alpha;
+  TF_RETURN_IF_ERROR(tf::GetNodeAttr(given, "activation_mode", &mode));
+  TF_RETURN_IF_ERROR(tf::GetNodeAttr(given, "leakyrelu_alpha", &alpha));
   const bool adds = op.num_inputs() > side_input;
   const bool masks_side_input = adds && mode != "Identity";
   const Output y = !IsSmooth(ActivationNamed(mode)) ? op.output(0)
@@ -94,6 +96,7 @@ absl::Status ForwardExGradient(const Scope& scope, const tf::Operation& op,
                 Op::Epsilon(attrs.epsilon)
                     .NumSideInputs(masks_side_input)
                     .ActivationMode(mode)
+                    .LeakyreluAlpha(alpha)
                     .DataFormat(attrs.data_format)
                     .IsTraining(attrs.is_training));
   SetGradients(grad, op, grad_outputs);

@@ -17,8 +17,8 @@ namespace tf_bn_ops {
 // Bytes of workspace of any call of one of the three formulas: sums in double
 // for each channel and block (two of them at most 1 MiB, or one block, see
 // partition.cc), and for each channel a center in double and coefficients in
-// the compute type. At most 1 MiB and 68 bytes per channel for the first order
-// (112 for float64), 3.5 MiB and 116 bytes per channel for the second (168).
+// the compute type. At most 1 MiB and 72 bytes per channel for the first order
+// (120 for float64), 3.5 MiB and 116 bytes per channel for the second (168).
 size_t CpuWorkspaceBytes(FormulaKind formula, const View& view, DType dtype)
     TFBN_SHARED("workspace_bytes");
 

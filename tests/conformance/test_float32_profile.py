@@ -98,7 +98,7 @@ def _forward(statistics):
                 batch = [np.full_like(mean, np.nan)] * 2
         rstd = F(1) / np.sqrt(variance + F(problem.epsilon))
         y = (x - mean[:, None]) * (scale * rstd)[:, None] + offset[:, None]
-        outputs = {"y": activated(y, problem.activation), "saved_mean": mean}
+        outputs = {"y": activated(y, problem.activation_kind), "saved_mean": mean}
         outputs |= {"saved_variance": variance, "batch_mean": batch[0], "batch_variance": batch[1]}
         return {role: problem.type_of(role).store(value) for role, value in outputs.items()}
 

@@ -91,6 +91,7 @@ def gradient_of(forward: Problem, outputs: dict[str, np.ndarray], seed: int = 1)
         forward.epsilon,
         forward.is_training,
         activation=forward.activation,
+        leakyrelu_alpha=forward.leakyrelu_alpha,
         num_side_inputs=int(has_side_input),
     )
 
@@ -400,7 +401,7 @@ def test_derivatives_and_their_bounds(activation):
     jumps = np.abs(rises) > 10
     np.testing.assert_allclose(v[:-1][jumps] + step / 2, [*kind.jumps], rtol=0, atol=1e-9)
     np.testing.assert_allclose(np.abs(np.diff(slope)[jumps]), [*kind.jumps.values()], rtol=1e-2)
-    assert 0.9 * kind.bend < np.abs(rises[~jumps]).max() <= kind.bend * (1 + 1e-9)
+    assert 0.9 * kind.bend <= np.abs(rises[~jumps]).max() <= kind.bend * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("activation", SMOOTH_ACTIVATIONS)
@@ -417,15 +418,16 @@ def test_y_is_not_read_and_neither_coefficients_nor_a_near_mean_are_needed(activ
     assert_right(c_abi.run(given), given)
 
 
-def at(x: list[float], activation: str) -> tuple[np.ndarray, np.ndarray]:
+def at(x: list[float], activation: str, **fields: Any) -> tuple[np.ndarray, np.ndarray]:
     """Values and derivatives at x: frozen, y of x itself, and the gradient of 1."""
     array = np.array(x, np.float32).reshape(-1, 1, 1)
     one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
-    values = {"x": array, "scale": one, "offset": zero, "mean": zero, "variance": one}
-    forward = Problem(values, 0.0, is_training=False, activation=activation)
+    values = {"x": array, "scale": one, "offset": -zero, "mean": zero, "variance": one}
+    fields |= {"is_training": False, "activation": activation}
+    forward = Problem(values, 0.0, **fields)
     y = c_abi.run(forward)["y"]
     values = {"y_backprop": np.ones_like(array), **values, "y": y}
-    gradient = Problem(values, 0.0, is_training=False, activation=activation)
+    gradient = Problem(values, 0.0, **fields)
     return y.ravel(), c_abi.run(gradient)["x_backprop"].ravel()
 
 
@@ -446,6 +448,40 @@ def test_hard_silu_at_the_ends_and_where_pieces_meet():
     np.testing.assert_allclose(value, want, 2e-7)
     want = [0, 0, 0, 0, 0.5, 1, 1, 1, np.nan, 0, 1]
     np.testing.assert_allclose(slope, want, 2e-7)
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.01, -0.5, 1.75, 1.0, 0.0, 1e-30, -3e38])
+def test_leaky_relu_at_the_ends_and_around_0(alpha):
+    """Bitwise TensorFlow's; its derivative at 0 is alpha."""
+    x = np.array([*ENDS, -0.0, 1e-30, -1e-30, -1, 1], np.float32)
+    value, slope = at([*x], "LeakyRelu", leakyrelu_alpha=alpha)
+    with np.errstate(all="ignore"):
+        want = np.where(x > 0, x, np.float32(alpha) * x)
+        want = np.where(np.abs(want) < 2.0**-126, 0 * want, want)
+    np.testing.assert_array_equal(value, want)
+    assert np.signbit(value[ENDS.index(0)]) == (alpha < 0)
+    assert np.signbit(value[len(ENDS)]) == (alpha >= 0)
+    want = np.where(x > 0, np.float32(1), np.float32(alpha))
+    np.testing.assert_array_equal(slope[~np.isnan(x)], want[~np.isnan(x)])
+
+
+@pytest.mark.parametrize("side_input", [False, True])
+@pytest.mark.parametrize("dtype", FUSED_DTYPES)
+@pytest.mark.parametrize("alpha", [0.01, -0.5, 1.75, 0.0])
+def test_any_finite_slope_of_a_leaky_relu(alpha, dtype, side_input):
+    for view in FEW_VIEWS:
+        problem = make_problem(
+            view, dtype, activation="LeakyRelu", leakyrelu_alpha=alpha, side_input=side_input
+        )
+        assert_right(c_abi.run(problem), problem)
+
+
+@pytest.mark.parametrize("alpha", [np.nan, np.inf, -np.inf])
+def test_the_slope_of_a_leaky_relu_is_finite(alpha):
+    problem = forward_problem((3, 2, 1), activation="LeakyRelu")
+    with pytest.raises(ValueError, match="leakyrelu_alpha must be finite"):
+        c_abi.run(problem, leakyrelu_alpha=alpha)
+    c_abi.run(problem, activation=c_abi.ACTIVATION_CODES["Silu"], leakyrelu_alpha=alpha)
 
 
 @pytest.mark.parametrize("role", ["sum_dy", "local_sum_dy"])

@@ -116,7 +116,7 @@ ATTRIBUTES = [
         EX,
         "num_side_inputs_=1",
         f'{EX} has no attribute "num_side_inputs_": it has activation_mode_, bessel_correction_'
-        ", data_format_, epsilon_, exponential_avg_factor_, is_training_",
+        ", data_format_, epsilon_, exponential_avg_factor_, is_training_, leakyrelu_alpha_",
     ),
     (
         EX,

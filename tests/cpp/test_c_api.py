@@ -98,6 +98,9 @@ def test_gradients_are_those_of_python(tmp_path, name, mode):
             next(c[:2] for c in each if c[2].get("activation_mode") not in SMOOTH_ACTIVATIONS)
             for each in drawn
         ]
+    if name == "FusedBatchNormEx":  # The first derivative takes the slope with it.
+        drawn = (call_of(small(op, mode=mode, seed=seed)) for seed in range(200))
+        calls += [next(c[:2] for c in drawn if c[2].get("leakyrelu_alpha", 0.2) != 0.2)]
     library = tf_bn_ops.library_path()
     told, graph, fed = differentiate(library, tmp_path, name, calls)
     assert told.returncode == 0, told.stderr

@@ -45,6 +45,8 @@ ACTIVATIONS = {
     "y sigmoid(y)": lambda y: y * tf.sigmoid(y),
     "y sigmoid(1.001 y)": lambda y: y * tf.sigmoid(1.001 * y),  # Which is no SiLU.
     "hard_silu": lambda y: y * tf.nn.relu6(y + 3.0) / 6.0,
+    "leaky_relu": tf.nn.leaky_relu,
+    "leaky_relu, -0.5": lambda y: tf.nn.leaky_relu(y, -0.5),
     "y hard_sigmoid(y)": lambda y: y * (tf.nn.relu6(y + 3.0) * (1.0 / 6.0)),
 }
 # Graphs that share a session, or a function.

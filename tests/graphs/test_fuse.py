@@ -1,8 +1,8 @@
 """tf_bn_ops.rewrite.fuse: what it fuses and what it refuses, and the way back.
 
-Promised: forward and backward places become one node each, with SiLU and hard-SiLU in any form; a
-place that is not fused has its reason in `fusion_report` and the log; nothing that is fetched,
-named in `keep` or read elsewhere disappears; control edges stay; `unfuse` is the way back.
+Promised: forward and backward places become one node each, with SiLU, hard-SiLU and leaky ReLU in
+any form; a place that is not fused has its reason in `fusion_report` and the log; nothing that is
+fetched, named in `keep` or read elsewhere disappears; control edges stay; `unfuse` is the way back.
 """
 
 from __future__ import annotations
@@ -152,6 +152,68 @@ def test_forward_and_backward(form, dtype, adds, is_training):
             # In half, masks may differ where y is at the bound: it is rounded once, not thrice.
             least = 0.999 if dtype.size != 2 else 0.95 if "Relu" in activation else 0.9
             assert close_fraction(a, b, dtype) > least
+
+
+# Leaky ReLUs as they are written, and their slopes below 0.
+LEAKY = {
+    "tf.nn.leaky_relu": (0.2, tf.nn.leaky_relu),
+    "keras leaky_relu": (0.2, keras.activations.leaky_relu),
+    "LeakyReLU": (0.3, keras.layers.LeakyReLU()),
+    "ReLU": (0.1, keras.layers.ReLU(negative_slope=0.1)),
+    "negative": (-0.5, lambda y: tf.nn.leaky_relu(y, -0.5)),
+    "steeper": (1.75, lambda y: tf.nn.leaky_relu(y, 1.75)),
+    "small": (1e-20, lambda y: tf.nn.leaky_relu(y, 1e-20)),
+}
+
+
+@pytest.mark.parametrize("form", LEAKY)
+def test_a_leaky_relu_keeps_its_slope(form):
+    alpha, activation = LEAKY[form]
+    concrete = step(lambda x: activation(norm(x)), [SHAPES["NHWC"]])
+    fused = rewrite.fuse(concrete)
+    assert slopes_of(fused) == {EX: np.float32(alpha), GRAD_EX: np.float32(alpha)}
+    x = data(SHAPES["NHWC"])
+    for function in (fused, rewrite.unfuse(fused), rewrite.to_builtin(fused)):
+        assert_close(function(x), concrete(x))
+
+
+def slopes_of(graph) -> dict[str, float]:
+    nodes = graph.graph.as_graph_def().node
+    return {n.op: n.attr["leakyrelu_alpha"].f for n in nodes if n.op in (EX, GRAD_EX)}
+
+
+def test_a_gradient_of_another_slope_keeps_that():
+    def forward(x):
+        leaky_grad = tf.raw_ops.LeakyReluGrad
+        return tf.custom_gradient(
+            lambda y: (tf.nn.leaky_relu(y, 0.1), lambda g: leaky_grad(gradients=g, features=y))
+        )(norm(x))
+
+    concrete = step(forward, [SHAPES["NHWC"]])
+    fused, x = rewrite.fuse(concrete), data(SHAPES["NHWC"])
+    assert slopes_of(fused) == {EX: np.float32(0.1), GRAD_EX: np.float32(0.2)}
+    assert_close(fused(x), concrete(x))
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_maximum_is_a_leaky_relu(is_first):
+    """Forward alone: where its gradient at 0 goes depends on the order."""
+
+    def build(x):
+        y = norm(x)
+        return tf.maximum(y, 0.25 * y) if is_first else tf.maximum(0.25 * y, y)
+
+    graph = graph_def_of(build)
+    fused = rewrite.fuse(graph)
+    (node,) = (n for n in fused.node if n.op == EX)
+    assert node.attr["leakyrelu_alpha"].f == 0.25
+    assert_close(results_of(fused), results_of(graph))
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_a_slope_of_0_or_1_is_no_leaky_relu(alpha):
+    concrete = step(lambda x: tf.nn.leaky_relu(norm(x), alpha), [SHAPES["NHWC"]])
+    assert not {EX, GRAD_EX} & {*ops_of(rewrite.fuse(concrete))}
 
 
 @pytest.mark.parametrize("version", ["", "V2", "V3", "shim", "shimV2", "shimV3"])
@@ -594,8 +656,10 @@ def test_a_constant_beside_the_right_one_is_no_smooth_activation(form, dtype):
         lambda y: 2.0 * y * tf.sigmoid(y) / 1.9,
         lambda y: y * tf.sigmoid(tf.reverse(y, [0])),
         lambda y: tf.minimum(y, 1e5) * tf.sigmoid(y),
+        lambda y: tf.maximum(0.2 * y, tf.minimum(y, 1e5)),
+        lambda y: tf.maximum(y * 0.3 * 0.7, y),  # Of no float.
     ],
-    ids=["scaled", "of another y", "clamped"],
+    ids=["scaled", "of another y", "clamped", "leaky, clamped", "two factors"],
 )
 def test_what_only_looks_like_a_smooth_activation_stays(function):
     concrete = step(lambda x: function(norm(x)), [SHAPES["NHWC"]])

@@ -59,7 +59,7 @@ LAYERS = {
     **{f"momentum {m}": (4, -1, "float32", {"momentum": m}) for m in (0, 1)},
 }
 ON_KERAS_PATH = ("float64", "axis 2", "frozen")
-FUSIONS = [(None, False), (None, True), ("relu", True), ("relu6", False)]
+FUSIONS = [(None, False), (None, True), ("relu", True), ("relu6", False), ("leaky_relu", True)]
 
 
 def on_the_op(name, training) -> bool:
@@ -122,7 +122,7 @@ def test_results_are_those_of_the_chain_of_keras(name, activation, with_side_inp
     want = results_of(with_weights(theirs, x), chain, x, side)
     call = lambda x, side: ours(x, side_input=side, training=training)  # noqa: E731
     assert_same_results(results_of(with_weights(ours, x), call, x, side), want, LAYERS[name][2])
-    assert activation is None or np.min(want[0]) == 0
+    assert activation not in ("relu", "relu6") or np.min(want[0]) == 0
     assert is_fused(ours, x, training=training) == on_the_op(name, training)
 
 
@@ -245,6 +245,30 @@ def test_wrong_activations_and_side_inputs_are_one_sentence():
             layer(x, side_input=x[:1], training=training)
         with pytest.raises(TypeError, match="side_input is a list, it must be one tensor"):
             layer(x, side_input=[x], training=training)
+
+
+def test_the_slope_of_a_leaky_relu(tmp_path):
+    """Keras' two defaults, 0.2 and 0.3, and any other; the config and a file keep it."""
+    x = make_input(4, -1)
+    for alpha in (0.2, 0.3, 1.75):
+        ours = BatchNormalization(activation="leaky_relu", leakyrelu_alpha=alpha)
+        theirs = keras.layers.BatchNormalization()
+        slope = keras.layers.LeakyReLU(negative_slope=alpha)
+        for training in (True, False):
+            np.testing.assert_allclose(
+                ours(x, training=training), slope(theirs(x, training=training)), atol=2e-6
+            )
+        config = ours.get_config()
+        assert (config["activation"], config["leakyrelu_alpha"]) == ("leaky_relu", alpha)
+        assert BatchNormalization.from_config(config).get_config() == config
+        model = keras.Sequential([keras.Input(x.shape[1:]), ours])
+        model.save(tmp_path / "model.keras")
+        loaded = keras.saving.load_model(tmp_path / "model.keras")
+        np.testing.assert_array_equal(loaded(x, training=True), model(x, training=True))
+    assert "leakyrelu_alpha" not in BatchNormalization(activation="relu").get_config()
+    for wrong in (float("inf"), float("nan")):
+        with pytest.raises(ValueError, match=r"leakyrelu_alpha is (inf|nan), it must be finite"):
+            BatchNormalization(activation="leaky_relu", leakyrelu_alpha=wrong)
 
 
 def test_the_mask_of_the_input_counts_with_a_side_input():

@@ -201,6 +201,58 @@ def test_values_and_all_gradients(activation, with_side_input, data_format, is_t
             check(gradient, want_gradient, kind, roundings)
 
 
+# How a step is run; XLA takes the ops' own kernels where its library was built.
+MODES = {
+    "eager": lambda step: step,
+    "function": tf.function,
+    "jit_compile": functools.partial(tf.function, jit_compile=True),
+}
+
+
+@pytest.mark.parametrize("run", MODES)
+@pytest.mark.parametrize(("is_training", "dtype"), [*itertools.product([True, False], DTYPES)])
+def test_the_slope_of_a_leaky_relu(is_training, dtype, run):
+    """Fused, composed and in float64; 0 and 1 are slopes like others."""
+    if run == "jit_compile" and not _loader.build_info()["xla"]:
+        pytest.skip("built without XLA")
+    inputs = make_fused_inputs("NHWC", dtype)[:5]
+    for alpha in (0.3, -0.5, 1.75, 0.0, 1.0):
+
+        def ours(*inputs, alpha=alpha):
+            given = {"activation": "leaky_relu", "leakyrelu_alpha": alpha, "epsilon": EPSILON}
+            return tf_bn_ops.fused_batch_norm(*inputs, is_training=is_training, **given)
+
+        def theirs(*inputs, alpha=alpha):
+            z, *statistics = formula(*inputs, "NHWC", is_training, 1.0)
+            return tf.nn.leaky_relu(z, alpha), *statistics
+
+        outputs, got = gradients(MODES[run](ours), inputs)
+        want_outputs, want = gradients(theirs, [tf.cast(tensor, tf.float64) for tensor in inputs])
+        # In 16 bits alpha is rounded, too, by TensorFlow's op.
+        check(outputs[0], want_outputs[0], dtype)
+        if dtype == "bfloat16" and not is_training:
+            continue  # TensorFlow's op looks at a y of 8 bits.
+        for gradient, want_gradient in zip(got, want, strict=True):
+            check(gradient, want_gradient, dtype, 8)
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("alpha", [float("inf"), float("nan"), "0.2", tf.constant(0.2)])
+def test_the_slope_of_a_leaky_relu_is_a_finite_number(alpha, is_training):
+    inputs = make_inputs("NHWC", "float32")
+    kind = ValueError if isinstance(alpha, float) else TypeError
+    with pytest.raises(kind, match=r"leakyrelu_alpha (is .*, it must be finite|must be a number)"):
+        tf_bn_ops.fused_batch_norm(
+            *inputs, is_training=is_training, activation="leaky_relu", leakyrelu_alpha=alpha
+        )
+    if isinstance(alpha, float):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="leakyrelu_alpha must be finite"):
+            tf_bn_ops.raw_ops.FusedBatchNormEx(
+                **dict(zip(("x", "scale", "offset", "mean", "variance"), inputs, strict=True)),
+                leakyrelu_alpha=alpha,
+            )
+
+
 def second_derivatives(function, is_training, *inputs):
     """Of a function of the first derivatives, by what is differentiated."""
     with tf.GradientTape() as outer:
@@ -229,14 +281,6 @@ def test_second_derivatives(activation, with_side_input, is_training):
     wide = [tf.cast(tensor, tf.float64) for tensor in inputs]
     for a, b in zip(got, second_derivatives(theirs, is_training, *wide), strict=True):
         check(a, b)
-
-
-# How a step is run; XLA takes the ops' own kernels where its library was built.
-MODES = {
-    "eager": lambda step: step,
-    "function": tf.function,
-    "jit_compile": functools.partial(tf.function, jit_compile=True),
-}
 
 
 @pytest.mark.parametrize("synchronized", [True, False])
@@ -355,7 +399,7 @@ def test_wrong_arguments_are_one_sentence(kind, sentence, arguments):
 
 
 def test_parameters_are_those_of_tensorflow_in_its_order():
-    """And three more, by name alone."""
+    """And four more, by name alone."""
     of = lambda function, kind: [  # noqa: E731
         (p.name, p.default)
         for p in inspect.signature(function).parameters.values()
@@ -365,7 +409,8 @@ def test_parameters_are_those_of_tensorflow_in_its_order():
     either, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     assert of(ours, either) == of(theirs, either)
     assert of(ours, by_name) == [
-        ("activation", None), ("side_input", None), ("synchronized", False)
+        ("activation", None), ("leakyrelu_alpha", 0.2), ("side_input", None),
+        ("synchronized", False),
     ]  # fmt: skip
 
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tensorflow import Tensor
 
 # What fused_batch_norm calls the activations, and the ops.
-Activation = Literal["relu", "relu6", "silu", "hard_silu"]
-ActivationMode = Literal["Identity", "Relu", "Relu6", "Silu", "HardSilu"]
+Activation = Literal["relu", "relu6", "silu", "hard_silu", "leaky_relu"]
+ActivationMode = Literal["Identity", "Relu", "Relu6", "Silu", "HardSilu", "LeakyRelu"]
 
 # Results of raw_ops, by its names.
 BatchNormBackwardElemt = NamedTuple("BatchNormBackwardElemt", [("x_backprop", "Tensor"),
@@ -289,9 +289,9 @@ def fused_batch_norm(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
 
 def fused_batch_norm_ex(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
     side_input: Sequence[Any] = (), epsilon: float = 0.0001, exponential_avg_factor: float = 1.0,
-    activation_mode: ActivationMode = "Identity", data_format: DataFormat = "NHWC",
-    is_training: bool = True, bessel_correction: bool = True, name: str |
-    None = None) -> FusedBatchNormEx:
+    activation_mode: ActivationMode = "Identity", leakyrelu_alpha: float = 0.2,
+    data_format: DataFormat = "NHWC", is_training: bool = True, bessel_correction: bool = True,
+    name: str | None = None) -> FusedBatchNormEx:
     """Batch normalization, addition and activation, TensorFlow's _FusedBatchNormEx.
 
     With M the number of elements of a channel, sums over all dimensions but the channel's, and in
@@ -322,6 +322,7 @@ def fused_batch_norm_ex(x: Any, scale: Any, offset: Any, mean: Any, variance: An
       epsilon: Added to the variance; a number, not a tensor.
       exponential_avg_factor: In training, the weight f of this batch in the running statistics.
       activation_mode: The activation.
+      leakyrelu_alpha: Of LeakyRelu, the slope below 0.
       data_format: Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW,
           NCDHW).
       is_training: Whether mean and variance are functions of x (training) or constants (frozen).
@@ -344,8 +345,8 @@ def fused_batch_norm_ex(x: Any, scale: Any, offset: Any, mean: Any, variance: An
     """
     return FusedBatchNormEx._make(load().tf_bn_ops_fused_batch_norm_ex(x, scale, offset, mean,
         variance, _arguments.at_most_one(side_input, "side_input"), _arguments.not_a_tensor(epsilon,
-        "fused_batch_norm_ex"), exponential_avg_factor, activation_mode, data_format, is_training,
-        bessel_correction, name))
+        "fused_batch_norm_ex"), exponential_avg_factor, activation_mode, leakyrelu_alpha,
+        data_format, is_training, bessel_correction, name))
 
 def fused_batch_norm_grad(y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any,
     reserve_space_2: Any, epsilon: float = 0.0001, data_format: DataFormat = "NHWC",
@@ -365,8 +366,8 @@ def fused_batch_norm_grad(y_backprop: Any, x: Any, scale: Any, reserve_space_1: 
 def fused_batch_norm_grad_ex(y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any,
     reserve_space_2: Any, reserve_space_3: Any, offset: Any, y: Any, epsilon: float = 0.0001,
     num_side_inputs: int = 0, activation_mode: ActivationMode = "Identity",
-    data_format: DataFormat = "NHWC", is_training: bool = True, name: str |
-    None = None) -> FusedBatchNormGradEx:
+    leakyrelu_alpha: float = 0.2, data_format: DataFormat = "NHWC", is_training: bool = True,
+    name: str | None = None) -> FusedBatchNormGradEx:
     """Gradient of FusedBatchNormEx in one op, TensorFlow's _FusedBatchNormGradEx.
 
     FusedBatchNormGradV3 of y_backprop where the activation passes it, y > 0 (Relu) or 0 < y < 6
@@ -392,6 +393,7 @@ def fused_batch_norm_grad_ex(y_backprop: Any, x: Any, scale: Any, reserve_space_
       epsilon: Added to the variance; a number, not a tensor.
       num_side_inputs: How many side inputs the forward op has, 0 or 1.
       activation_mode: The activation.
+      leakyrelu_alpha: Of LeakyRelu, the slope below 0.
       data_format: Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW,
           NCDHW).
       is_training: Whether mean and variance are functions of x (training) or constants (frozen).
@@ -409,8 +411,8 @@ def fused_batch_norm_grad_ex(y_backprop: Any, x: Any, scale: Any, reserve_space_
     return FusedBatchNormGradEx._make(load().tf_bn_ops_fused_batch_norm_grad_ex(y_backprop, x,
         scale, reserve_space_1, reserve_space_2, reserve_space_3, offset, y,
         _arguments.not_a_tensor(epsilon, "fused_batch_norm_grad_ex"),
-        _arguments.checked_length(num_side_inputs), activation_mode, data_format, is_training,
-        name))
+        _arguments.checked_length(num_side_inputs), activation_mode, leakyrelu_alpha, data_format,
+        is_training, name))
 
 def fused_batch_norm_grad_grad(x_backprop_grad: Any, scale_backprop_grad: Any,
     offset_backprop_grad: Any, y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any,

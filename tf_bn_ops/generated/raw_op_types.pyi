@@ -33,17 +33,17 @@ def FusedBatchNorm(*, x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
     is_training: bool = True, name: str | None = None) -> bindings.FusedBatchNorm: ...
 def FusedBatchNormEx(*, x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
     side_input: Sequence[Any] = (), epsilon: float = 0.0001, exponential_avg_factor: float = 1.0,
-    activation_mode: ActivationMode = "Identity", data_format: DataFormat = "NHWC",
-    is_training: bool = True, bessel_correction: bool = True, name: str |
-    None = None) -> bindings.FusedBatchNormEx: ...
+    activation_mode: ActivationMode = "Identity", leakyrelu_alpha: float = 0.2,
+    data_format: DataFormat = "NHWC", is_training: bool = True, bessel_correction: bool = True,
+    name: str | None = None) -> bindings.FusedBatchNormEx: ...
 def FusedBatchNormGrad(*, y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any,
     reserve_space_2: Any, epsilon: float = 0.0001, data_format: DataFormat = "NHWC",
     is_training: bool = True, name: str | None = None) -> bindings.FusedBatchNormGrad: ...
 def FusedBatchNormGradEx(*, y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any,
     reserve_space_2: Any, reserve_space_3: Any, offset: Any, y: Any, epsilon: float = 0.0001,
     num_side_inputs: int = 0, activation_mode: ActivationMode = "Identity",
-    data_format: DataFormat = "NHWC", is_training: bool = True, name: str |
-    None = None) -> bindings.FusedBatchNormGradEx: ...
+    leakyrelu_alpha: float = 0.2, data_format: DataFormat = "NHWC", is_training: bool = True,
+    name: str | None = None) -> bindings.FusedBatchNormGradEx: ...
 def FusedBatchNormGradGrad(*, x_backprop_grad: Any, scale_backprop_grad: Any,
     offset_backprop_grad: Any, y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any,
     reserve_space_2: Any, epsilon: float = 0.0001, data_format: DataFormat = "NHWC",

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tf_bn_ops import _loader, spec
-from tf_bn_ops.harness.problems import IDENTITY, VIEW_ROLES, Problem
+from tf_bn_ops.harness.problems import CALL_ATTRS, IDENTITY, VIEW_ROLES, Problem
 from tf_bn_ops.spec import call as call_spec
 
 # Forces a CPU implementation by its name; read by the library.
@@ -31,7 +31,11 @@ ACTIVATION_CODES = {name: code for code, name in enumerate(spec.ACTIVATIONS)}
 # The first fields of every struct that has a view.
 SIZES = tuple((name, ctypes.c_int64) for name in ("outer", "channels", "inner"))
 
-_C_TYPES: Mapping[str, Any] = {"int32_t": ctypes.c_int32, "double": ctypes.c_double}
+_C_TYPES: Mapping[str, Any] = {
+    "int32_t": ctypes.c_int32,
+    "float": ctypes.c_float,
+    "double": ctypes.c_double,
+}
 
 
 class View(ctypes.Structure):
@@ -311,8 +315,7 @@ def call_at(problem: Problem, addresses: Mapping[str, int], **overrides: Any) ->
         "is_training": problem.is_training,
         "epsilon": problem.epsilon,
     }
-    for name in ("variance_is_rstd", "bessel_correction", "saves_rstd", "exponential_avg_factor"):
-        fields[name] = getattr(problem, name)
+    fields |= {name: getattr(problem, name) for name in CALL_ATTRS}
     if problem.formula in _WITHOUT_ACTIVATION:
         del fields["activation"]
     if problem.is_part:

@@ -108,8 +108,8 @@ class Problem:
       epsilon: as the kernel has it.
       is_training: whether mean and variance are functions of x.
       variance_is_rstd: whether "variance" holds rstd itself, cuDNN's convention.
-      exponential_avg_factor, bessel_correction, saves_rstd, activation: of the forward formula, see
-        cc/core/formulas/forward.h; the activation of its gradient too.
+      exponential_avg_factor, bessel_correction, saves_rstd, activation, leakyrelu_alpha: of the
+        forward formula, see cc/core/formulas/forward.h; the last two of its gradient too.
       num_side_inputs: of that gradient: whether it has an output for the side input.
       part: the formula, where the roles of its inputs do not tell it: of a part of synchronised
         batch normalization, and of any that is not in FORMULAS_BY_ROLES.
@@ -123,6 +123,7 @@ class Problem:
     bessel_correction: bool = True
     saves_rstd: bool = False
     activation: str = IDENTITY
+    leakyrelu_alpha: float = spec.LEAKYRELU_ALPHA
     num_side_inputs: int = 0
     part: str = ""
 
@@ -143,6 +144,11 @@ class Problem:
             return spec.ops.BATCH_NORM_GRAD_EX
         is_second = "x_backprop_grad" in self.values
         return spec.ops.BATCH_NORM_GRAD_GRAD if is_second else spec.ops.BATCH_NORM_GRAD
+
+    @property
+    def activation_kind(self) -> Any:
+        """The class in spec/activations.py, with this alpha as the attr of type float has it."""
+        return spec.activation_of(self.activation, float(np.float32(self.leakyrelu_alpha)))
 
     @property
     def is_part(self) -> bool:
@@ -181,10 +187,10 @@ class Problem:
         return dataclasses.replace(self, values={r: a.copy() for r, a in self.values.items()})
 
 
-# Attrs that are fields of Problem by the same name; saves_rstd is the device's.
-_FURTHER = (
+# Fields of the struct of a call, and of Problem by the same name; saves_rstd is the device's.
+CALL_ATTRS = (
     "exponential_avg_factor", "bessel_correction", "saves_rstd", "variance_is_rstd",
-    "num_side_inputs",
+    "leakyrelu_alpha",
 )  # fmt: skip
 
 
@@ -203,7 +209,8 @@ def of_tensors(
 def of_call(call: Call, inputs: Inputs) -> Problem:
     """The problem of a call; `float` attrs round epsilon and the factor of the averages."""
     epsilon = float(DTYPES[call.spec.epsilon_dtype].numpy.type(call.epsilon))
-    further = {name: inputs.attrs[name] for name in _FURTHER if name in inputs.attrs}
+    names = (*CALL_ATTRS, "num_side_inputs")
+    further = {name: inputs.attrs[name] for name in names if name in inputs.attrs}
     if "exponential_avg_factor" in further:
         rounded = np.float32(further["exponential_avg_factor"])
         further["exponential_avg_factor"] = float(rounded)

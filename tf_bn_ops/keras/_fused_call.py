@@ -22,7 +22,7 @@ from tf_bn_ops._fused import activated, constant, fused_batch_norm
 from tf_bn_ops._recording import in_xla
 from tf_bn_ops.generated import bindings
 from tf_bn_ops.generated.bindings import Activation
-from tf_bn_ops.spec import ACTIVATION_MODES, SMOOTH_ACTIVATIONS, DataFormat
+from tf_bn_ops.spec import ACTIVATION_MODES, LEAKYRELU_ALPHA, SMOOTH_ACTIVATIONS, DataFormat
 
 
 class _Layout(NamedTuple):
@@ -53,6 +53,7 @@ class Behind(NamedTuple):
 
     activation: Activation | None = None
     side_input: Any = None
+    leakyrelu_alpha: float = LEAKYRELU_ALPHA
 
     def check(self, inputs: Any) -> None:
         """Raises a ValueError if the side input is known to have another shape than `inputs`, a
@@ -74,7 +75,7 @@ class Behind(NamedTuple):
         """Computes it by Keras' ops from the result of the normalization."""
         if self.side_input is not None:
             y = keras.ops.add(y, keras.ops.cast(self.side_input, y.dtype))
-        return activated(keras.ops, self.activation, y)
+        return activated(keras.ops, self.activation, y, self.leakyrelu_alpha)
 
 
 def fused_call(
@@ -91,7 +92,7 @@ def fused_call(
     is_smooth = ACTIVATION_MODES[behind.activation] in SMOOTH_ACTIVATIONS
     if is_smooth and getattr(layer, "synchronized", False):
         y = fused_call(layer, parent_call, inputs, training, mask, behind._replace(activation=None))
-        return Behind(behind.activation).of(y)
+        return behind._replace(side_input=None).of(y)
     layout = _layout_or_reason(layer, inputs)
     reason: str | None
     if isinstance(layout, str):
@@ -291,6 +292,7 @@ def _normalize(
         epsilon=layer.epsilon,
         exponential_avg_factor=1.0 - layer.momentum,
         activation_mode=ACTIVATION_MODES[behind.activation],
+        leakyrelu_alpha=behind.leakyrelu_alpha,
         data_format=layout.data_format,
         is_training=True,
         bessel_correction=False,

@@ -8,7 +8,7 @@ import keras
 
 from tf_bn_ops.generated.bindings import Activation
 from tf_bn_ops.keras._fused_call import Behind, fused_call
-from tf_bn_ops.spec import ACTIVATION_MODES
+from tf_bn_ops.spec import ACTIVATION_MODES, LEAKYRELU_ALPHA, activation_of
 
 __all__ = ["BatchNormalization"]
 
@@ -42,21 +42,31 @@ class BatchNormalization(keras.layers.BatchNormalization):
     Args:
       *args: as Keras' layer takes them.
       activation: None, or one that `tf_bn_ops.fused_batch_norm` takes.
+      leakyrelu_alpha: the slope of "leaky_relu" below 0.
       **kwargs: as Keras' layer takes them.
     """
 
     # Class attributes, because a replaced layer has not been through __init__.
     _activation: Activation | None = None
+    _leakyrelu_alpha = LEAKYRELU_ALPHA  # Of an instance with "leaky_relu".
     # In a call so far; the calls of a functional model are in its nodes.
     _has_side_input = False
 
-    def __init__(self, *args: Any, activation: Activation | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        activation: Activation | None = None,
+        leakyrelu_alpha: float = LEAKYRELU_ALPHA,
+        **kwargs: Any,
+    ) -> None:
         if activation not in ACTIVATION_MODES:
             raise ValueError(
                 f"activation is {activation!r}, it must be one of {[*ACTIVATION_MODES]}"
             )
         super().__init__(*args, **kwargs)
         self._activation = activation
+        if activation == "leaky_relu":
+            (self._leakyrelu_alpha,) = activation_of("LeakyRelu", leakyrelu_alpha).parameters
         self.supports_jit = False
 
     def call(
@@ -67,9 +77,13 @@ class BatchNormalization(keras.layers.BatchNormalization):
             if mask is None:
                 # Keras looks for the mask of a layer's only tensor.
                 mask = getattr(inputs, "_keras_mask", None)
-        behind = Behind(self._activation, side_input)
+        behind = Behind(self._activation, side_input, self._leakyrelu_alpha)
         return fused_call(self, super().call, inputs, training, mask, behind)
 
     def get_config(self) -> dict[str, Any]:
-        own = {} if self._activation is None else {"activation": self._activation}
+        own: dict[str, Any] = {}
+        if self._activation is not None:
+            own["activation"] = self._activation
+        if self._activation == "leaky_relu":
+            own["leakyrelu_alpha"] = self._leakyrelu_alpha
         return {**super().get_config(), **own}

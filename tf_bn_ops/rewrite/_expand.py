@@ -17,7 +17,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tf_bn_ops.spec import ACTIVATIONS, OPS, SMOOTH_ACTIVATIONS
+from tf_bn_ops.spec import LEAKYRELU_ALPHA, OPS, SMOOTH_ACTIVATIONS, activation_of
 
 _EX = OPS["FusedBatchNormEx"]
 _GRAD_EX = OPS["FusedBatchNormGradEx"]
@@ -35,6 +35,8 @@ _FORWARD_COEFFICIENTS, _OFFSET, _Y = (
     [arg.role for arg in _GRAD_EX.inputs].index(role)
     for role in ("forward_coefficients", "offset", "y")
 )
+# What the ops in its place do not have.
+_FUSED_ATTRS = ("num_side_inputs", "activation_mode", "leakyrelu_alpha")
 # Op -> names of its outputs, which the ops share as far as they share the outputs.
 _OUTPUTS = {
     _EX.registered_name: _EX_OUTPUTS,
@@ -133,6 +135,7 @@ class _Attrs:
 
     side_inputs: int
     activation: str
+    leakyrelu_alpha: float
     factor: float
     is_training: bool
     corrects_variance: bool
@@ -140,6 +143,10 @@ class _Attrs:
     @property
     def is_fused(self) -> bool:
         return self.side_inputs > 0 or self.activation != "Identity"
+
+    @property
+    def activation_kind(self) -> Any:
+        return activation_of(self.activation, self.leakyrelu_alpha)
 
     @classmethod
     def of(cls, node: Any) -> _Attrs:
@@ -149,6 +156,7 @@ class _Attrs:
         return cls(
             side_inputs=get("num_side_inputs", "i", 0),
             activation=get("activation_mode", "s", b"Identity").decode(),
+            leakyrelu_alpha=get("leakyrelu_alpha", "f", LEAKYRELU_ALPHA),
             factor=get("exponential_avg_factor", "f", 1.0),
             is_training=get("is_training", "b", True),
             corrects_variance=get("is_training", "b", True)
@@ -245,7 +253,7 @@ class _Forward(_Expansion):
         y = self._tensor(norm, 0)
         for op, name in zip(chain[1:], names[1:], strict=True):
             if op in SMOOTH_ACTIVATIONS:
-                y = self._traced(ACTIVATIONS[op].value, [y], norm, name)
+                y = self._traced(attrs.activation_kind.value, [y], norm, name)
                 continue
             added = [self._node.input[5]] if op == "AddV2" else []
             y = self._op(op, [y, *added], name=name, T=self._node.attr["T"].type)
@@ -264,7 +272,7 @@ class _Forward(_Expansion):
         if base == _EX.name:
             norm.attr["num_side_inputs"].i, norm.attr["activation_mode"].s = 0, b"Identity"
         else:
-            for attr in ("num_side_inputs", "activation_mode", "bessel_correction"):
+            for attr in (*_FUSED_ATTRS, "bessel_correction"):
                 norm.attr.pop(attr, None)
         del norm.input[5 : 5 + self._attrs.side_inputs]
         self.nodes.append(norm)
@@ -313,8 +321,7 @@ class _Gradient(_Expansion):
             v = self._tensor(norm, 0)
             if attrs.side_inputs:
                 v = self._op("AddV2", [v, fused.input[_Y]], T=fused.attr["T"].type)
-            slope = ACTIVATIONS[attrs.activation].slope
-            masked = self._traced(lambda f, dy, v: dy * slope(f, v), [masked, v], norm)
+            masked = self._traced(attrs.activation_kind.gradient, [masked, v], norm)
         elif attrs.activation != "Identity":
             masked = self._op(
                 f"{attrs.activation}Grad", [masked, fused.input[_Y]], T=fused.attr["T"].type
@@ -329,7 +336,7 @@ class _Gradient(_Expansion):
             inputs.pop()
         controls = [name for name in fused.input if name.startswith("^")]
         gradient.input[:] = [*inputs, *controls]
-        for attr in ("num_side_inputs", "activation_mode"):
+        for attr in _FUSED_ATTRS:
             gradient.attr.pop(attr, None)
         self.nodes.append(gradient)
         outputs = [

@@ -8,7 +8,9 @@ from tf_bn_ops.spec import ops as ops
 from tf_bn_ops.spec.activations import ACTIVATION_MODES as ACTIVATION_MODES
 from tf_bn_ops.spec.activations import ACTIVATIONS as ACTIVATIONS
 from tf_bn_ops.spec.activations import CLAMPS as CLAMPS
+from tf_bn_ops.spec.activations import LEAKYRELU_ALPHA as LEAKYRELU_ALPHA
 from tf_bn_ops.spec.activations import SMOOTH_ACTIVATIONS as SMOOTH_ACTIVATIONS
+from tf_bn_ops.spec.activations import activation_of as activation_of
 from tf_bn_ops.spec.dtypes import DTYPES as DTYPES
 from tf_bn_ops.spec.dtypes import DType as DType
 from tf_bn_ops.spec.dtypes import dtype_of as dtype_of

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from math import inf
+from math import inf, isfinite
 from typing import Any
+
+# The default of the attr leakyrelu_alpha, as of TensorFlow's op.
+LEAKYRELU_ALPHA = 0.2
 
 
 class Identity:
@@ -20,6 +23,7 @@ class Identity:
     that of TensorFlow's op, whose gradient is the op `<name>Grad`."""
 
     is_smooth = False
+    parameters: tuple[float, ...] = ()
     lower, upper = -inf, inf
 
     @classmethod
@@ -49,20 +53,24 @@ class Smooth:
     steepest, bend: bounds of the magnitudes of derivative and second derivative.
     jumps: v where the derivative jumps -> by how much.
     flat_below: v below which the value is 0.
+    parameters: what TensorFlow's own function of that name takes behind v.
     """
 
     is_smooth = True
     jumps: Mapping[float, float] = {}
     flat_below = -inf
+    parameters: tuple[float, ...] = ()
 
-    @staticmethod
-    def slope_terms(f: Any, v: Any) -> Any:
+    def slope_terms(self, f: Any, v: Any) -> Any:
         raise NotImplementedError
 
-    @classmethod
-    def slope(cls, f: Any, v: Any) -> Any:
-        first, *others = cls.slope_terms(f, v)
+    def slope(self, f: Any, v: Any) -> Any:
+        first, *others = self.slope_terms(f, v)
         return sum(others, first)
+
+    def gradient(self, f: Any, dy: Any, v: Any) -> Any:
+        """Of TensorFlow's ops."""
+        return dy * self.slope(f, v)
 
 
 def sigmoid(f: Any, v: Any) -> Any:
@@ -82,8 +90,7 @@ class Silu(Smooth):
     def value(f: Any, v: Any) -> Any:
         return v * sigmoid(f, v)
 
-    @staticmethod
-    def slope_terms(f: Any, v: Any) -> Any:
+    def slope_terms(self, f: Any, v: Any) -> Any:
         s = sigmoid(f, v)
         return s, v * s * sigmoid(f, -v)  # Where 1 - s would cancel.
 
@@ -99,9 +106,32 @@ class HardSilu(Smooth):
     def value(f: Any, v: Any) -> Any:
         return v * (relu6(f, v + 3) / 6)  # In half v * 6 may overflow.
 
-    @staticmethod
-    def slope_terms(f: Any, v: Any) -> Any:
+    def slope_terms(self, f: Any, v: Any) -> Any:
         return relu6(f, v + 3) / 6, f.where(f.abs(v) < 3, v / 6, 0.0)
+
+
+class LeakyRelu(Smooth):
+    """v where it is above 0, elsewhere v * alpha; as TensorFlow's op, at 0 with the derivative
+    alpha."""
+
+    bend = 0.0
+
+    def __init__(self, alpha: float = LEAKYRELU_ALPHA) -> None:
+        if not isfinite(alpha):
+            raise ValueError(f"leakyrelu_alpha is {alpha}, it must be finite")
+        self.alpha, self.parameters = alpha, (alpha,)
+        self.steepest, self.jumps = max(1.0, abs(alpha)), {0.0: abs(1 - alpha)}
+
+    def value(self, f: Any, v: Any) -> Any:
+        if hasattr(f, "nn"):
+            return f.nn.leaky_relu(v, self.alpha)
+        return f.where(v > 0, v, self.alpha * v)
+
+    def slope_terms(self, f: Any, v: Any) -> Any:
+        return (f.where(v > 0, f.ones_like(v), self.alpha),)
+
+    def gradient(self, f: Any, dy: Any, v: Any) -> Any:
+        return f.raw_ops.LeakyReluGrad(gradients=dy, features=v, alpha=self.alpha)
 
 
 def snake(name: str) -> str:
@@ -111,11 +141,17 @@ def snake(name: str) -> str:
 
 _CLAMPS: tuple[type, ...] = (Identity, Relu, Relu6)
 _SMOOTH: tuple[type, ...] = tuple(Smooth.__subclasses__())
-# Value of activation_mode -> class; smooth ones last.
-ACTIVATIONS: Mapping[str, Any] = {c.__name__: c for c in (*_CLAMPS, *_SMOOTH)}
+# Value of activation_mode -> the activation; smooth ones last.
+ACTIVATIONS: Mapping[str, Any] = {c.__name__: c() for c in (*_CLAMPS, *_SMOOTH)}
 CLAMPS = tuple(c.__name__ for c in _CLAMPS)
 SMOOTH_ACTIVATIONS = tuple(c.__name__ for c in _SMOOTH)
 # The argument `activation` of fused_batch_norm -> value of activation_mode.
 ACTIVATION_MODES: Mapping[str | None, Any] = {
     None if name == "Identity" else snake(name): name for name in ACTIVATIONS
 }
+
+
+def activation_of(activation_mode: str, leakyrelu_alpha: float) -> Any:
+    """The activation that the two attrs name."""
+    is_leaky = activation_mode == LeakyRelu.__name__
+    return LeakyRelu(leakyrelu_alpha) if is_leaky else ACTIVATIONS[activation_mode]

@@ -46,7 +46,7 @@ ATTRS = (
     Attr("saves_rstd", "int32_t", "saved_variance holds rstd in training, as cuDNN has it."),
     Attr("variance_is_rstd", "int32_t", "variance holds rstd."),
     Attr("bessel_correction", "int32_t", "Of batch_variance in training."),
-    Attr("reserved", "int32_t", "Not read."),
+    Attr("leakyrelu_alpha", "float", "With TFBN_LEAKY_RELU the slope below 0; else not read."),
     Attr("epsilon", "double", "Added to the variance."),
     Attr("exponential_avg_factor", "double", "Weight of this batch in batch_mean, ..."),
 )

@@ -97,6 +97,7 @@ ATTRS: Mapping[str, Attr] = {
     "num_y": Attr(*_LENGTH, "How many y there are, 0 or 1."),
     NUM_SIDE_INPUTS: Attr(*_LENGTH, "How many side inputs the forward op has, 0 or 1."),
     "activation_mode": Attr(BY_OP, "ActivationMode", "std::string", "The activation."),
+    "leakyrelu_alpha": Attr("float", "float", "float", "Of LeakyRelu, the slope below 0."),
     "data_format": Attr(
         BY_OP,
         "DataFormat",

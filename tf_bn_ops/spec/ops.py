@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from tf_bn_ops.spec.activations import CLAMPS
+from tf_bn_ops.spec.activations import CLAMPS, LEAKYRELU_ALPHA
 from tf_bn_ops.spec.dtypes import DTYPES
 from tf_bn_ops.spec.layouts import DATA_FORMATS
 from tf_bn_ops.spec.op_spec import ELEMENT, REQUIRED, OpSpec, args
@@ -49,7 +49,8 @@ NUM_FORWARD_COEFFICIENTS = len(FORWARD_COEFFICIENTS)
 # Cases are drawn attr by attr: the order of attrs is part of what a seed means.
 _FORMAT_AND_MODE = {"data_format": "NHWC", "is_training": True}
 _ATTRS = {"epsilon": 1e-4, **_FORMAT_AND_MODE}
-_ACTIVATION = {"activation_mode": "Identity"}
+_CLAMP = {"activation_mode": "Identity"}
+_ACTIVATION = {**_CLAMP, "leakyrelu_alpha": LEAKYRELU_ALPHA}
 _RANK_4 = ("NHWC", "NCHW")
 _ALL_FORMATS = tuple(DATA_FORMATS)
 _V2_DTYPES = ("half", "bfloat16", "float32")
@@ -449,7 +450,7 @@ _BATCH_NORM_ELEMT = _op(
       activation.
     """,
     outputs="y view: The normalized tensor.",
-    attrs={"epsilon": 1e-4, **_ACTIVATION, "axis": -1},
+    attrs={"epsilon": 1e-4, **_CLAMP, "axis": -1},
     statistics_dtypes=_SPLIT_DTYPES,
     **_SPLIT,
 )
@@ -485,7 +486,7 @@ With y_backprop where the activation passes it, and 0 elsewhere:
     scale_backprop channel: Gradient of this batch with respect to scale.
     offset_backprop channel: Gradient of this batch with respect to offset.
     """,
-    attrs={"epsilon": 1e-4, **_ACTIVATION, "axis": -1},
+    attrs={"epsilon": 1e-4, **_CLAMP, "axis": -1},
     statistics_dtypes=_SPLIT_DTYPES,
     **_SPLIT,
 )
@@ -511,7 +512,7 @@ With rstd = 1/sqrt(variance + epsilon), and y_backprop where the activation pass
     x_backprop view: Gradient with respect to x.
     side_input_backprop view_list: Gradient with respect to the side input.
     """,
-    attrs={"epsilon": 1e-4, "num_side_inputs": 0, **_ACTIVATION, "axis": -1},
+    attrs={"epsilon": 1e-4, "num_side_inputs": 0, **_CLAMP, "axis": -1},
     statistics_dtypes=_SPLIT_DTYPES,
     **_SPLIT,
 )

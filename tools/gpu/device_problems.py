@@ -161,6 +161,12 @@ KERNEL_CALLS: Mapping[str, Callable[..., Problem]] = {
     "gradient behind a sum and HardSilu, frozen": functools.partial(
         behind_activation, activation="HardSilu", side_input=True, is_training=False
     ),
+    "forward and LeakyRelu, training": functools.partial(
+        random_forward_problem, activation="LeakyRelu", leakyrelu_alpha=0.3
+    ),
+    "gradient behind a sum and LeakyRelu, training": functools.partial(
+        behind_activation, activation="LeakyRelu", side_input=True
+    ),
     "gradient behind Relu, training, rstd": functools.partial(behind_activation, rstd=True),
     "gradient behind Relu6 of y, training": functools.partial(
         behind_activation, activation=RELU6, mask_from_y=True

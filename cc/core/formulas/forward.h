@@ -97,7 +97,8 @@ struct BatchNormFormulaOf {
   // No enumerator: nvcc 13.0 drops such an initializer in a class template from
   // what it hands to the host compiler, where the value then was 1.
   static constexpr int kFirstMaskCoefficient = kNumCoefficients;
-  static constexpr int kActivation = kLower;  // Which of the smooth ones.
+  // Of the smooth ones which it is, and leakyrelu_alpha.
+  static constexpr int kActivation = kLower, kAlpha = kUpper;
 
   static TFBN_HD Tensors TensorsOf(const Call& args) {
     return {kInputs, kOutputs, {args.x, args.side_input}, {args.y}};
@@ -162,6 +163,7 @@ struct BatchNormFormulaOf {
     k[kUpper] = static_cast<C>(UpperBound(args.activation));
     if constexpr (kSmooth) {
       k[kActivation] = static_cast<C>(static_cast<int>(args.activation));
+      k[kAlpha] = static_cast<C>(args.leakyrelu_alpha);
     }
   }
 
@@ -209,7 +211,7 @@ struct BatchNormFormulaOf {
                            k[kOffset]);
     if constexpr (kAdd) v = v + in[kSideInput];
     if constexpr (kSmooth) {
-      out[kY] = WithSmooth</*kSlope=*/false>(v, k[kActivation]);
+      out[kY] = WithSmooth</*kSlope=*/false>(v, k[kActivation], k[kAlpha]);
     } else {
       out[kY] = Clamped(v, k[kLower], k[kUpper]);
     }

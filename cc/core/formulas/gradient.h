@@ -96,7 +96,7 @@ struct Gradient {
     kNumFrozenSums = kNumSums,
   };
   // The mean of dy has two parts, see Split. The last two are the PassingRange
-  // of x, or the MaskBounds of y; of a smooth activation the last five are what
+  // of x, or the MaskBounds of y; of a smooth activation the last six are what
   // y is computed by.
   enum Coefficient : int {
     kMean,
@@ -112,7 +112,8 @@ struct Gradient {
     kForwardScaleRstd,
     kForwardOffset,
     kActivation,
-    kNumCoefficients = kIsSmooth ? kActivation + 1
+    kAlpha,
+    kNumCoefficients = kIsSmooth ? kAlpha + 1
                        : kMasks  ? kHighest + 1
                                  : kLowest,
     kFirstFrozenCoefficient = kScaleRstd,
@@ -141,7 +142,8 @@ struct Gradient {
       V v = ScaledAndShifted(in[kX], k[kForwardMean], k[kForwardMeanRest],
                              k[kForwardScaleRstd], k[kForwardOffset]);
       if constexpr (kReadsY) v = v + in[kY];
-      return in[kDy] * WithSmooth</*kSlope=*/true>(v, k[kActivation]);
+      return in[kDy] *
+             WithSmooth</*kSlope=*/true>(v, k[kActivation], k[kAlpha]);
     } else {
       return MaskedBy(in[kDy], in[kY], k[kLowest], k[kHighest]);
     }
@@ -205,6 +207,7 @@ struct Gradient {
         k[kForwardScaleRstd] = forward.scale_rstd;
         k[kForwardOffset] = offset;
         k[kActivation] = static_cast<C>(static_cast<int>(args.activation));
+        k[kAlpha] = static_cast<C>(args.leakyrelu_alpha);
       }
     }
   }

@@ -4,6 +4,7 @@
 //
 // Which one is a coefficient, the same for all channels, and a branch that all
 // elements of a call take alike: kernels are instantiated once for all of them.
+// So is `alpha`, the attr leakyrelu_alpha, which one of them reads.
 // At infinities values and derivatives are what TensorFlow's formulas give.
 
 #pragma once
@@ -19,13 +20,13 @@ namespace tf_bn_ops {
 struct Silu {
   static constexpr bool kSlopeIsCostly = true;
   template <typename V>
-  static TFBN_HD V Value(V v) {
+  static TFBN_HD V Value(V v, V /*alpha*/) {
     const V e = ExpOfMinusAbs(v);
     const V larger = 1 / (e + 1);
     return v * Select(v < 0, e * larger, larger);
   }
   template <typename V>
-  static TFBN_HD V Slope(V v) {
+  static TFBN_HD V Slope(V v, V /*alpha*/) {
     const V e = ExpOfMinusAbs(v);
     const V larger = 1 / (e + 1), smaller = e * larger;
     // The two are sigmoid and 1 - sigmoid, in the order of the sign.
@@ -37,11 +38,11 @@ struct Silu {
 struct HardSilu {
   static constexpr bool kSlopeIsCostly = false;
   template <typename V>
-  static TFBN_HD V Value(V v) {
+  static TFBN_HD V Value(V v, V /*alpha*/) {
     return v * Sigmoid(v + 3);
   }
   template <typename V>
-  static TFBN_HD V Slope(V v) {
+  static TFBN_HD V Slope(V v, V /*alpha*/) {
     using C = typename LanesOf<V>::Lane;
     const V moved = v + 3;
     const V inside = v * (C{1} / 6);
@@ -54,6 +55,20 @@ struct HardSilu {
   static TFBN_HD V Sigmoid(V moved) {
     using C = typename LanesOf<V>::Lane;
     return Clamped(moved, V{}, V{} + C{6}) * (C{1} / 6);
+  }
+};
+
+// v above 0, elsewhere alpha * v: at 0 and NaN, too.
+struct LeakyRelu {
+  static constexpr bool kSlopeIsCostly = false;
+  template <typename V>
+  static TFBN_HD V Value(V v, V alpha) {
+    return Select(v > 0, v, alpha * v);
+  }
+  template <typename V>
+  static TFBN_HD V Slope(V v, V alpha) {
+    using C = typename LanesOf<V>::Lane;
+    return Select(v > 0, V{} + C{1}, alpha);
   }
 };
 
@@ -70,15 +85,15 @@ inline bool SlopeIsCostly(Activation activation) {
 // The value, or the derivative, at v of the activation whose number `which` is
 // in all lanes.
 template <bool kSlope, typename V>
-static TFBN_HD V WithSmooth(V v, V which) {
+static TFBN_HD V WithSmooth(V v, V which, V alpha) {
   using C = typename LanesOf<V>::Lane;
   const C number = LanesOf<V>::First(which);
 #define TFBN_RETURN_IF(Name)                                             \
   if (number == static_cast<C>(static_cast<int>(Activation::k##Name))) { \
     if constexpr (kSlope) {                                              \
-      return Name::Slope(v);                                             \
+      return Name::Slope(v, alpha);                                      \
     } else {                                                             \
-      return Name::Value(v);                                             \
+      return Name::Value(v, alpha);                                      \
     }                                                                    \
   }
   TFBN_FOR_EACH_SMOOTH_ACTIVATION(TFBN_RETURN_IF)

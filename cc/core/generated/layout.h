@@ -5,4 +5,4 @@
 
 #pragma once
 
-#define TFBN_LAYOUT a073e293925e
+#define TFBN_LAYOUT 6a48d7d5a9e5

@@ -13,12 +13,12 @@
 namespace tf_bn_ops {
 enum class FormulaKind : int32_t;
 enum class DType : int32_t;
-enum class Activation : int32_t { kIdentity, kRelu, kRelu6, kSilu, kHardSilu };
-constexpr int kNumActivations = 5, kNumClamps = 3;
-#define TFBN_FOR_EACH_SMOOTH_ACTIVATION(X) X(Silu) X(HardSilu)
+enum class Activation : int32_t { kIdentity, kRelu, kRelu6, kSilu, kHardSilu, kLeakyRelu };
+constexpr int kNumActivations = 6, kNumClamps = 3;
+#define TFBN_FOR_EACH_SMOOTH_ACTIVATION(X) X(Silu) X(HardSilu) X(LeakyRelu)
 // The values of the attr activation_mode.
 inline constexpr const char* kActivationModes[kNumActivations] = {"Identity", "Relu", "Relu6",
-    "Silu", "HardSilu"};
+    "Silu", "HardSilu", "LeakyRelu"};
 }  // namespace tf_bn_ops
 #define TFBN_CPP(cpp, c) tf_bn_ops::cpp
 #else
@@ -28,7 +28,7 @@ typedef struct tfbn_view { int64_t outer, channels, inner; } tfbn_view;
 
 /* What is applied to y; NaN stays NaN. tf_bn_ops/spec/activations.py has the formulas, and
  * cc/core/formulas/smooth_activation.h the text of the smooth ones that kernels compute. */
-enum { TFBN_IDENTITY, TFBN_RELU, TFBN_RELU6, TFBN_SILU, TFBN_HARD_SILU };
+enum { TFBN_IDENTITY, TFBN_RELU, TFBN_RELU6, TFBN_SILU, TFBN_HARD_SILU, TFBN_LEAKY_RELU };
 
 /* Arrays are borrowed, of these shapes: the view of x; [channels] of stat_dtype (vector), or of
  * stat_dtype or float64 (statistics), or of float64 (wide); one element of float64 (scalar);
@@ -45,7 +45,7 @@ typedef struct tfbn_call {
   int32_t saves_rstd;  /* saved_variance holds rstd in training, as cuDNN has it. */
   int32_t variance_is_rstd;  /* variance holds rstd. */
   int32_t bessel_correction;  /* Of batch_variance in training. */
-  int32_t reserved;  /* Not read. */
+  float leakyrelu_alpha;  /* With TFBN_LEAKY_RELU the slope below 0; else not read. */
   double epsilon;  /* Added to the variance. */
   double exponential_avg_factor;  /* Weight of this batch in batch_mean, ... */
   const void* x;  /* view */

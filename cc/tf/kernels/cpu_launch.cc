@@ -24,7 +24,7 @@ namespace tf = ::tensorflow;
 // allocation would be a visible part of the call. Enough for 256 channels of
 // the first order in one block, for 128 of the second, but for float64
 // (tests/core/test_plan.py).
-constexpr size_t kStackWorkspaceBytes = 20480;
+constexpr size_t kStackWorkspaceBytes = 21504;
 
 class ThreadPoolExecutor final : public Executor {
  public:

@@ -4,6 +4,7 @@
 #include "cc/tf/ops/op_call.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -196,6 +197,12 @@ absl::Status OpCall::ReadAttrs(const OpSignature& op, bool saves_rstd,
   TF_RETURN_IF_ERROR(ReadIfThere<bool>(context, "bessel_correction",
                                        &attrs_.bessel_correction));
   TF_RETURN_IF_ERROR(ReadLists(context, &attrs_.activation, &side_inputs_));
+  TF_RETURN_IF_ERROR(
+      ReadIfThere<float>(context, "leakyrelu_alpha", &attrs_.leakyrelu_alpha));
+  if (!std::isfinite(attrs_.leakyrelu_alpha)) {
+    return InvalidArgument("leakyrelu_alpha must be finite, but is ",
+                           attrs_.leakyrelu_alpha);
+  }
   if (op.checks == OpSignature::kByKind) return axis_.Read(op, context);
   // Also where x has another rank than data_format has letters: TensorFlow
   // compares them when it builds a graph, and its Eigen kernels do not.

@@ -137,6 +137,9 @@ void Fuser::FuseForward(const Chain& chain) {
   (*node.mutable_attr())["num_side_inputs"].set_i(chain.addition() != nullptr);
   (*node.mutable_attr())["activation_mode"].set_s(
       chain.smooth.empty() ? fused->op() : chain.smooth);
+  if (chain.alpha != 0) {
+    (*node.mutable_attr())["leakyrelu_alpha"].set_f(chain.alpha);
+  }
 
   // The only other consumers of what goes read its shape, which x has.
   const TensorName x = TensorName::Parse(norm.input(kX));

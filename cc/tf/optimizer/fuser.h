@@ -88,6 +88,7 @@ struct Chain {
   // applied to, which read that and constants alone: they are on no other
   // cycle. Backward also what arrives at it.
   std::string smooth = {};
+  float alpha = 0;  // Of a leaky ReLU; another one has none.
   std::vector<tensorflow::NodeDef*> inner = {};
   TensorName y_backprop = {};
   // Forward also the IdentityNs that hold a gradient of it.

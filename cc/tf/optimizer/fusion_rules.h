@@ -4,8 +4,8 @@
 //
 // Forward:   norm -> [Add | AddV2] -> Relu | Relu6     =>  FusedBatchNormEx
 // Backward:  ReluGrad | Relu6Grad -> gradient of norm  =>  FusedBatchNormGradEx
-// and the same with what elementwise ops compute if it is SiLU or hard-SiLU of
-// y, and its derivative (smooth_rule.cc).
+// and the same with what elementwise ops compute if it is SiLU, hard-SiLU or
+// leaky ReLU of y, and its derivative (smooth_rule.cc).
 //
 // norm is FusedBatchNorm, V2, V3 of TensorFlow or of this library, or a
 // FusedBatchNormEx without activation and side input; TensorFlow's

@@ -1,7 +1,7 @@
 // The rules of smooth activations, which TensorFlow and Keras write as several
 // elementwise ops, in many forms: tf.nn.silu with the gradient that it defines
-// itself, x * sigmoid(x), x * relu6(x + 3) / 6, and what grappler makes of
-// them.
+// itself, x * sigmoid(x), x * relu6(x + 3) / 6, max(x, 0.2 * x), and what
+// grappler makes of them.
 //
 // No form is matched. What elementwise ops compute of y, the output of a norm
 // or the sum of that and another tensor, is evaluated in double for some y:
@@ -119,9 +119,15 @@ std::optional<double> NumberOf(const IndexedGraph& graph, const NodeDef* node) {
 }
 
 // An elementwise op of numbers; nothing for other ops.
-std::optional<double> Apply(const std::string& op,
+std::optional<double> Apply(const NodeDef& node,
                             const std::vector<double>& in) {
+  const std::string& op = node.op();
   const size_t n = in.size();
+  const auto leaky = [&node](double of, double where) {
+    const auto alpha = node.attr().find("alpha");
+    const float slope = alpha == node.attr().end() ? 0.2f : alpha->second.f();
+    return where > 0 ? of : of * slope;
+  };
   if (op == "AddN") {
     double sum = 0;
     for (const double each : in) sum += each;
@@ -139,6 +145,7 @@ std::optional<double> Apply(const std::string& op,
     if (op == "Tanh") return std::tanh(v);
     if (op == "Softplus") return std::fmax(v, 0) + std::log1p(ExpOfMinusAbs(v));
     if (op == "_MklSwish") return v * Sigmoid(v);
+    if (op == "LeakyRelu") return leaky(v, v);
   } else if (n == 2) {
     const double a = in[0], b = in[1];
     if (IsOneOf(op, {"Add", "AddV2"})) return a + b;
@@ -151,6 +158,7 @@ std::optional<double> Apply(const std::string& op,
     if (op == "TanhGrad") return b * (1 - a * a);
     if (op == "SoftplusGrad") return a * Sigmoid(b);
     if (op == "Relu6Grad") return b > 0 && b < 6 ? a : 0;
+    if (op == "LeakyReluGrad") return leaky(a, b);
   }
   return std::nullopt;
 }
@@ -167,24 +175,35 @@ class Expression {
     if (nodes_.count(of.node) != 0) values_ = Evaluate(of);
   }
 
-  // The activation whose value it is, or g times whose derivative; empty if it
-  // is none. The tolerance is for what double rounds, also where a form
-  // cancels, as 1 - sigmoid(-y) does.
-  std::string Activation(bool slope) const {
-    if (!values_.has_value() || slope != other_.has_value()) return "";
+  // Whether it is the value of an activation, or g times the derivative of one,
+  // which `chain` is given then. The tolerance is for what double rounds, also
+  // where a form cancels, as 1 - sigmoid(-y) does.
+  bool Find(bool slope, Chain* chain) const {
+    if (!values_.has_value() || slope != other_.has_value()) return false;
+    // If it is a leaky ReLU: what y, or g, is multiplied by below 0.
+    constexpr int kBelow = kSamples - 1;
+    static_assert(kY[kBelow] < 0);
+    const auto alpha = static_cast<float>((*values_)[kBelow] /
+                                          (slope ? kG[kBelow] : kY[kBelow]));
     for (int which = 0; which < kNumActivations; ++which) {
-      if (!IsSmooth(static_cast<tf_bn_ops::Activation>(which))) continue;
-      bool is_equal = true;
+      const auto activation = static_cast<Activation>(which);
+      if (!IsSmooth(activation)) continue;
+      const bool is_leaky = activation == Activation::kLeakyRelu;
+      // A ReLU, but for infinities, and no activation.
+      bool is_equal = !is_leaky || (alpha != 0 && alpha != 1);
       for (int i = 0; i < kSamples; ++i) {
-        const double number = which;
-        const double want = slope ? kG[i] * WithSmooth<true>(kY[i], number)
-                                  : WithSmooth<false>(kY[i], number);
+        const double k[] = {static_cast<double>(which), alpha};
+        const double want = slope ? kG[i] * WithSmooth<true>(kY[i], k[0], k[1])
+                                  : WithSmooth<false>(kY[i], k[0], k[1]);
         is_equal &= std::fabs((*values_)[i] - want) <=
                     1e-12 * std::fabs(want) + 1e-14 * (1 + std::fabs(kY[i]));
       }
-      if (is_equal) return kActivationModes[which];
+      if (!is_equal) continue;
+      chain->smooth = kActivationModes[which];
+      chain->alpha = is_leaky ? alpha : 0;
+      return true;
     }
-    return "";
+    return false;
   }
   // g.
   const TensorName& other() const { return *other_; }
@@ -269,7 +288,7 @@ class Expression {
     for (int i = 0; i < kSamples; ++i) {
       std::vector<double> in;
       for (const Numbers& each : inputs) in.push_back(each[i]);
-      numbers[i] = *Apply(node->op(), in);
+      numbers[i] = *Apply(*node, in);
     }
     return evaluated_[tensor.node] = numbers;
   }
@@ -300,8 +319,7 @@ std::vector<Chain> ChainsFrom(const IndexedGraph& graph, NodeDef* norm) {
 
 bool IsElementwise(const NodeDef& node) {
   const size_t inputs = DataInputs(node).size();
-  return inputs > 0 &&
-         Apply(node.op(), std::vector<double>(inputs)).has_value();
+  return inputs > 0 && Apply(node, std::vector<double>(inputs)).has_value();
 }
 
 // ---- Forward ----------------------------------------------------------------
@@ -356,27 +374,27 @@ void Fuser::Bypass(NodeDef* identity) {
 
 // The chains from a norm, and perhaps an addition, to what is a smooth
 // activation of it: the product with y, or what that is multiplied by a
-// constant.
+// constant; a leaky ReLU of y, or the larger one of y and such a product.
 std::vector<Chain> Fuser::SmoothChains(NodeDef* norm) {
-  const auto is_product = [](const IndexedGraph::Consumer& reader) {
+  const auto may_end = [](const IndexedGraph::Consumer& reader) {
     return reader.port == 0 &&
-           IsOneOf(reader.node->op(), {"Mul", "RealDiv", "_MklSwish"});
+           IsOneOf(reader.node->op(),
+                   {"Mul", "RealDiv", "_MklSwish", "LeakyRelu", "Maximum"});
   };
   std::vector<Chain> result;
   for (Chain chain : ChainsFrom(graph_, norm)) {
     const TensorName y = {chain.last()->name(), 0};
     std::vector<NodeDef*> ends;
     for (const auto& each : graph_.Consumers(y.node)) {
-      if (!is_product(each)) continue;
+      if (!may_end(each)) continue;
       ends.push_back(each.node);
       for (const auto& next : graph_.Consumers(each.node->name())) {
-        if (is_product(next)) ends.push_back(next.node);
+        if (may_end(next)) ends.push_back(next.node);
       }
     }
     for (NodeDef* const end : ends) {
       const Expression expression(graph_, y, {end->name(), 0});
-      chain.smooth = expression.Activation(/*slope=*/false);
-      if (chain.smooth.empty()) continue;
+      if (!expression.Find(/*slope=*/false, &chain)) continue;
       chain.identities = IdentityNsOf(*end, y);
       chain.path = chain.nodes;
       chain.nodes.push_back(end);
@@ -410,8 +428,7 @@ std::vector<Chain> Fuser::SlopeChains(NodeDef* gradient) {
     for (const bool scaled : {false, true}) {
       const TensorName y = {chain.last()->name(), 0};
       const Expression expression(graph_, y, of, scaled);
-      chain.smooth = expression.Activation(/*slope=*/true);
-      if (chain.smooth.empty()) continue;
+      if (!expression.Find(/*slope=*/true, &chain)) continue;
       chain.y_backprop = expression.other();
       chain.inner = expression.nodes();
       // With an addition, what else reads the product reads the fused op.
@@ -478,6 +495,9 @@ void Fuser::FuseSlope(const Chain& chain) {
                  controls.end());
   MakeGradEx(gradient, {y_backprop.ToInput(), third, norm.input(kOffset), y},
              chain.smooth, addition != nullptr, controls);
+  if (chain.alpha != 0) {
+    (*gradient->mutable_attr())["leakyrelu_alpha"].set_f(chain.alpha);
+  }
   if (addition != nullptr) {
     MoveConsumers(product, product,
                   {{0, TensorName{gradient->name(), kSideInputBackprop}}});

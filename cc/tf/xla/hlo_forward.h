@@ -56,9 +56,10 @@ inline xla::XlaOp BuildNormalized(const XlaCall& of,
 
 // The smooth activation of v, or its derivative there.
 template <bool kSlope>
-inline xla::XlaOp BuildSmooth(Activation activation, xla::XlaOp v) {
-  const HloValue which = static_cast<double>(static_cast<int>(activation));
-  return WithSmooth<kSlope>(HloValue(v), which).op;
+inline xla::XlaOp BuildSmooth(const Call& call, xla::XlaOp v) {
+  const HloValue which = static_cast<double>(static_cast<int>(call.activation));
+  const HloValue alpha = xla::ScalarLike(v, call.leakyrelu_alpha);
+  return WithSmooth<kSlope>(HloValue(v), which, alpha).op;
 }
 
 inline xla::XlaOp BuildY(const XlaCall& of, const XlaChannels& channels,
@@ -71,7 +72,7 @@ inline xla::XlaOp BuildY(const XlaCall& of, const XlaChannels& channels,
   }
   const Activation activation = of.call.activation;
   if (IsSmooth(activation)) {
-    y = BuildSmooth</*kSlope=*/false>(activation, y);
+    y = BuildSmooth</*kSlope=*/false>(of.call, y);
   } else if (activation != Activation::kIdentity) {
     y = Clamped<HloValue>(y, LowerBound(activation), UpperBound(activation)).op;
   }

@@ -58,7 +58,7 @@ inline xla::XlaOp BuildMasked(const XlaCall& of, const XlaChannels& channels,
     }
     xla::XlaOp v = BuildNormalized(of, channels, mean, scale_rstd);
     if (of.Has(Role::kY)) v = v + channels.Narrow(of[Role::kY]);
-    return channels.Narrow(dy) * BuildSmooth</*kSlope=*/true>(activation, v);
+    return channels.Narrow(dy) * BuildSmooth</*kSlope=*/true>(of.call, v);
   }
   const xla::XlaOp y = of.Has(Role::kY)
                            ? of[Role::kY]

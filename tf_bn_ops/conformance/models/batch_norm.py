@@ -70,6 +70,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -88,10 +89,10 @@ OUTPUTS = ("y", "batch_mean", "batch_variance", "saved_mean", "saved_variance")
 _Array = np.ndarray
 
 
-def activated(values: _Array, activation: str) -> _Array:
-    """The activation of some values; NaN stays NaN."""
+def activated(values: _Array, kind: Any) -> _Array:
+    """The activation of some values, by its class in spec; NaN stays NaN."""
     with np.errstate(all="ignore"):
-        return np.asarray(spec.ACTIVATIONS[activation].value(np, values))
+        return np.asarray(kind.value(np, values))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +165,7 @@ class Oracle(oracle_lib.Tensors):
         y = xmu * factor[c, None] + self.column("offset")[c, None]
         if "side_input" in self.problem.values:
             y = y + self.part("side_input", at)
-        return activated(y, self.problem.activation)
+        return activated(y, self.problem.activation_kind)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -395,17 +396,17 @@ def _elements(
 
 def _clamped(problem: Problem, y: _Array, off: _Array) -> tuple[_Array, _Array]:
     """The activation of y, and how far it may be from it, rounding to its type included."""
-    kind, dtype = problem.activation, problem.dtype
+    kind, dtype = problem.activation_kind, problem.dtype
     computed_in = spec.DTYPES[dtype.accumulator]
     value = activated(y, kind)
     reach = off
-    if kind in spec.SMOOTH_ACTIVATIONS:
+    if kind.is_smooth:
         u_c, t = computed_in.unit_roundoff, computed_in.smallest_normal
         reach = smooth.value_error(y, kind, off, u_c, t)
-    elif kind != IDENTITY:
+    elif problem.activation != IDENTITY:
         reach = np.maximum(activated(y + off, kind) - value, value - activated(y - off, kind))
     rounding = dtype.unit_roundoff * (np.abs(value) + reach) + flushed_below(dtype)
-    is_clamp = kind in spec.CLAMPS and kind != IDENTITY
+    is_clamp = not kind.is_smooth and problem.activation != IDENTITY
     return value, np.where((reach == 0) & is_clamp, 0, reach + rounding)
 
 

@@ -118,7 +118,7 @@ class SmoothOracle(Oracle):
 
     def load(self, at: Region) -> tuple[np.ndarray, np.ndarray]:
         y_backprop, xmu = super().load(at)
-        return y_backprop * smooth.slope(self._before(at), self.problem.activation), xmu
+        return y_backprop * smooth.slope(self._before(at), self.problem.activation_kind), xmu
 
     @functools.cached_property
     def _forward(self) -> tuple[np.ndarray, np.ndarray]:
@@ -150,7 +150,7 @@ class SmoothOracle(Oracle):
 
     def _errors(self, at: Region) -> tuple[np.ndarray, np.ndarray]:
         """e, and x - mean."""
-        kind, profile = self.problem.activation, self._profile
+        kind, profile = self.problem.activation_kind, self._profile
         u, t, c = self._computed_in.unit_roundoff, self._computed_in.smallest_normal, at[1]
         y_backprop, xmu = super().load(at)
         v, (mean, factor) = self._before(at), (each[c, None] for each in self._forward)

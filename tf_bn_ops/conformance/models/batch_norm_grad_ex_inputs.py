@@ -89,13 +89,13 @@ def _fill_y(
     tiny = (v != 0) & (np.abs(v) < _TINY)
     if wants_coefficients and not tiny.any():
         with np.errstate(over="ignore"):
-            values["y"] = dtype.store(activated(v, activation))
+            values["y"] = dtype.store(activated(v, spec.ACTIVATIONS[activation]))
         return True
     with np.errstate(all="ignore"):
         v = v.astype(np.float64)
         if has_side_input:
             v += rng.normal(0, 0.5, v.shape)
-        y = _special(rng, activated(v, activation), dtype)
+        y = _special(rng, activated(v, spec.ACTIVATIONS[activation]), dtype)
         flushed = spec.DTYPES[dtype.accumulator].smallest_normal
         values["y"] = dtype.store(np.where(np.abs(y) < flushed, 0, y))
     return False
@@ -108,7 +108,7 @@ def fill(call: Call) -> Inputs:
     activation = _ACTIVATIONS[int(rng.integers(len(_ACTIVATIONS)))]
     has_side_input = bool(rng.random() < _SHARE_WITH_SIDE_INPUT)
     smooth = inputs.smooth_activation(call)
-    activation = smooth or activation
+    activation = smooth.get("activation_mode", activation)
     wanted = rng.random() < _SHARE_WITH_COEFFICIENTS
     channels = values["scale"].size
     reserve = inputs.reserve_space(rng, channels)
@@ -130,4 +130,5 @@ def fill(call: Call) -> Inputs:
     if has_side_input:
         exact |= {"side_input_backprop"} if exact else set()
     attrs = {"activation_mode": activation, "num_side_inputs": int(has_side_input)}
+    attrs |= smooth
     return dataclasses.replace(inputs.tensors(call, values, exact), attrs=attrs)

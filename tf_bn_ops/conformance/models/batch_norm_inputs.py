@@ -173,7 +173,7 @@ def fill(call: Call) -> Inputs:
             values[role] = _unread(rng, values[role])
     takes_side_input = "side_input" in {arg.role for arg in call.spec.inputs}
     if smooth := inputs.smooth_activation(call):
-        attrs["activation_mode"] = smooth
+        attrs |= smooth
         exact -= {"y"}
     if not takes_side_input or rng.random() < _SHARE_WITHOUT_SIDE_INPUT:
         del values["side_input"]

@@ -22,8 +22,9 @@ _OPAQUE_ROLES = frozenset(
     arg.role for op in spec.OPS.values() for arg in op.inputs if arg.kind == spec.OPAQUE
 )
 
-# How often an op that takes smooth activations gets one.
+# How often an op that takes smooth activations gets one, and the slopes of leaky ones.
 _SHARE_SMOOTH = 0.3
+_ALPHAS = (spec.LEAKYRELU_ALPHA, 0.01, 0.3, -0.5, 1.75, 0.0)
 
 # The kinds whose gradient gets what this library's forward op leaves in reserve_space_3: beside the
 # statistics that it leaves, and, in some channels, beside others.
@@ -39,13 +40,16 @@ Pair = tuple[np.ndarray, np.ndarray]
 _DOUBLE_EPSILONS = (1e-9, 1.1e-9)
 
 
-def smooth_activation(call: Call) -> str:
-    """The smooth activation of a call, by its seed; "" for those without one."""
+def smooth_activation(call: Call) -> dict[str, Any]:
+    """The attrs of the smooth activation of a call, by its seed; none for those without one."""
     rng = np.random.default_rng([call.seed, 23])
     takes = {*call.spec.choices.get("activation_mode", ())} >= {*spec.SMOOTH_ACTIVATIONS}
     if not takes or rng.random() >= _SHARE_SMOOTH:
-        return ""
-    return str(rng.choice(spec.SMOOTH_ACTIVATIONS))
+        return {}
+    mode = str(rng.choice(spec.SMOOTH_ACTIVATIONS))
+    if not spec.ACTIVATIONS[mode].parameters:
+        return {"activation_mode": mode}
+    return {"activation_mode": mode, "leakyrelu_alpha": float(rng.choice(_ALPHAS))}
 
 
 def center_places(shape: tuple[int, int, int]) -> list[tuple[int, int]]:

@@ -1,7 +1,7 @@
 """Smooth activations: the derivative, and how far off value and derivative may be.
 
 For an activation of v that is off by d, computed in a type with roundoff u whose smallest normal
-number is t; spec/activations.py has the numbers and the terms of the derivative:
+number is t; its `kind` in spec/activations.py has the numbers and the terms of the derivative:
 
   value  steepest*d + 8u|value| + 128t; t where v is flat_below - d or less
   slope  bend*d + 8u*sum|terms| + 128t, and the jump where the derivative jumps at a place that is
@@ -12,30 +12,28 @@ exp is 0 instead of subnormal, which 128t covers: |v| of the smallest sigmoid is
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from tf_bn_ops import spec
+import numpy as np
 
 _Array = np.ndarray
 
 
-def slope(v: _Array, activation: str) -> _Array:
+def slope(v: _Array, kind: Any) -> _Array:
     """The derivative; at infinities what the formula gives."""
     with np.errstate(all="ignore"):
-        return np.asarray(spec.ACTIVATIONS[activation].slope(np, v))
+        return np.asarray(kind.slope(np, v))
 
 
-def value_error(v: _Array, activation: str, off: _Array, u: float, t: float) -> _Array:
+def value_error(v: _Array, kind: Any, off: _Array, u: float, t: float) -> _Array:
     """How far off the value may be."""
-    kind = spec.ACTIVATIONS[activation]
     with np.errstate(all="ignore"):
         error = kind.steepest * off + 8 * u * np.abs(kind.value(np, v)) + 128 * t
         return np.where(v < kind.flat_below - off, t, error)
 
 
-def slope_error(v: _Array, activation: str, off: _Array, u: float, t: float) -> _Array:
+def slope_error(v: _Array, kind: Any, off: _Array, u: float, t: float) -> _Array:
     """How far off the derivative may be."""
-    kind = spec.ACTIVATIONS[activation]
     with np.errstate(all="ignore"):
         size = sum(np.abs(term) for term in kind.slope_terms(np, v))
         error = kind.bend * off + 8 * u * size + 128 * t

@@ -59,7 +59,7 @@ def y_of_elemt(problem: Problem) -> np.ndarray:
         problem["x"], coefficients, problem["offset"], problem.dtype
     )
     with np.errstate(over="ignore"):
-        return problem.dtype.store(activated(v, problem.activation))
+        return problem.dtype.store(activated(v, problem.activation_kind))
 
 
 def masked_problems(problem: Problem) -> tuple[Problem, Problem]:

@@ -19,6 +19,8 @@ TF_BN_OPS_ATTR(ExponentialAvgFactor, exponential_avg_factor, float, float, 1.0)
 TF_BN_OPS_ATTR(NumSideInputs, num_side_inputs, int, int, 0)
 // The activation.
 TF_BN_OPS_ATTR(ActivationMode, activation_mode, std::string, std::string_view, "Identity")
+// Of LeakyRelu, the slope below 0.
+TF_BN_OPS_ATTR(LeakyreluAlpha, leakyrelu_alpha, float, float, 0.2)
 // Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW, NCDHW).
 TF_BN_OPS_ATTR(DataFormat, data_format, std::string, std::string_view, "NHWC")
 // Whether mean and variance are functions of x (training) or constants (frozen).
@@ -97,8 +99,8 @@ struct FusedBatchNorm : internal::OpClass<FusedBatchNorm, internal::Epsilon,
 
 // Batch normalization, addition and activation, TensorFlow's _FusedBatchNormEx.
 struct FusedBatchNormEx : internal::OpClass<FusedBatchNormEx, internal::Epsilon,
-    internal::ExponentialAvgFactor, internal::ActivationMode, internal::DataFormat,
-    internal::IsTraining, internal::BesselCorrection> {
+    internal::ExponentialAvgFactor, internal::ActivationMode, internal::LeakyreluAlpha,
+    internal::DataFormat, internal::IsTraining, internal::BesselCorrection> {
   FusedBatchNormEx(const Scope& scope, Input x, Input scale, Input offset, Input mean,
       Input variance, InputList side_input, const Attrs& attrs = Attrs())
       : OpClass(scope, "FusedBatchNormEx", {x, scale, offset, mean, variance}, attrs.Values(),
@@ -120,7 +122,8 @@ struct FusedBatchNormGrad : internal::OpClass<FusedBatchNormGrad, internal::Epsi
 
 // Gradient of FusedBatchNormEx in one op, TensorFlow's _FusedBatchNormGradEx.
 struct FusedBatchNormGradEx : internal::OpClass<FusedBatchNormGradEx, internal::Epsilon,
-    internal::NumSideInputs, internal::ActivationMode, internal::DataFormat, internal::IsTraining> {
+    internal::NumSideInputs, internal::ActivationMode, internal::LeakyreluAlpha,
+    internal::DataFormat, internal::IsTraining> {
   FusedBatchNormGradEx(const Scope& scope, Input y_backprop, Input x, Input scale,
       Input reserve_space_1, Input reserve_space_2, Input reserve_space_3, Input offset, Input y,
       const Attrs& attrs = Attrs())
