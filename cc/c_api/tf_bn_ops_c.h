@@ -33,9 +33,6 @@ enum {
   TFBN_FLOAT64 = 3
 };
 
-/* Values of tf_bn_ops::FormulaKind; docs/math.md says what is computed. */
-enum { TFBN_FORWARD = 0, TFBN_GRADIENT = 1, TFBN_SECOND_ORDER = 2 };
-
 /* Computes one call, whose arguments are in tfbn_call, on the CPU with
  * `threads` threads, the caller's included. `implementation` is a name from
  * tfbn_cpu_implementation, or NULL for the one that the op kernels would use.

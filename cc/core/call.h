@@ -14,12 +14,6 @@
 
 namespace tf_bn_ops {
 
-// The three formulas; cc/core/formulas has the arithmetic. What a call leaves
-// out decides which sums, masks and outputs there are (all_formulas.h). The
-// values are part of the C ABI.
-enum class FormulaKind : int32_t { kForward, kGradient, kSecondOrder };
-constexpr int kNumFormulaKinds = 3;
-
 // Whether the derivative takes other values than 0 and 1: it follows from what
 // the activation is applied to, not from its result (smooth_activation.h).
 constexpr TFBN_HD bool IsSmooth(Activation activation) {

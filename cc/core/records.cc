@@ -87,8 +87,6 @@ void RecordCall(const RecordedCall& call, int64_t begin,
       std::chrono::steady_clock::now().time_since_epoch().count() - begin;
   Record* record = last == nullptr ? nullptr : last->load();
   if (record == nullptr || !record->IsOf(call)) {
-    constexpr const char* kDirections[kNumFormulaKinds] = {
-        "forward", "backward", "second order"};
     std::string kind, shape;
     for (const std::string_view field :
          {std::string_view(kDirections[static_cast<int>(call.direction)]),

@@ -433,7 +433,7 @@ FormulaEntry MakeEntry(const char* name) {
     using Second = typename F::SecondPass;
     entry.early = {F::FirstPass::TensorsOf,
                    IndexOf(static_cast<const Second*>(nullptr)),
-                   F::SecondPassArgs, F::kEarlyInput};
+                   F::SecondPassCall, F::kEarlyInput};
   }
   return entry;
 }

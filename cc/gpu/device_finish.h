@@ -18,9 +18,9 @@ namespace tf_bn_ops::gpu {
 
 // Sums of a channel that a call computes.
 template <typename Formula>
-TFBN_HD int SumsOf(const Call& args) {
-  if (HasTotals(args)) return 0;
-  return args.is_training ? int{Formula::kNumSums}
+TFBN_HD int SumsOf(const Call& call) {
+  if (HasTotals(call)) return 0;
+  return call.is_training ? int{Formula::kNumSums}
                           : int{Formula::kNumFrozenSums};
 }
 
@@ -33,8 +33,8 @@ TFBN_HD int FinishChannels(int64_t channels) {
 }
 
 inline int64_t FinishGridSize(const KernelParams& params) {
-  return CeilDiv(params.args.view.channels,
-                 FinishChannels(params.args.view.channels));
+  return CeilDiv(params.call.view.channels,
+                 FinishChannels(params.call.view.channels));
 }
 
 template <typename Formula>
@@ -57,32 +57,32 @@ TFBN_HD void LoadSums(const double (&shared)[kSums][kThreads], int t,
 template <typename F, typename C>
 TFBN_HD void FinishChannel(const KernelParams& params, int64_t c,
                            const FinishShared<F>& shared, int t) {
-  const Call& args = params.args;
-  if (params.config.elements == 0) return F::StoreEmpty(args, c);
-  const double center = CenterAt(F::CentersOf(args), c);
+  const Call& call = params.call;
+  if (params.config.elements == 0) return F::StoreEmpty(call, c);
+  const double center = CenterAt(F::CentersOf(call), c);
   double sums[F::kNumSums] = {};
   LoadSums(shared.sums, t, sums);
   if constexpr (!std::is_same_v<C, double> && !kCentersAreElements<F>) {
-    const double shift = ChainCenter(args.dtype, center) - center;
+    const double shift = ChainCenter(call.dtype, center) - center;
     if (shift < 0 || shift > 0) {
-      F::Recenter(static_cast<double>(ElementsPerChannel(args.view)), shift,
+      F::Recenter(static_cast<double>(ElementsPerChannel(call.view)), shift,
                   sums);
     }
   }
-  if (HasOutputs<F>(args)) {
+  if (HasOutputs<F>(call)) {
     C k[F::kNumCoefficients];
-    F::Finish(args, c, center, sums, k);
-    if constexpr (kHasMask<F>) F::FinishMask(args, c, k);
+    F::Finish(call, c, center, sums, k);
+    if constexpr (kHasMask<F>) F::FinishMask(call, c, k);
     // Before StoreSums, so that no coefficient occupies a register there.
     C* const out = static_cast<C*>(params.coefficients) + c;
     TFBN_UNROLL
     for (int i = 0; i < F::kNumCoefficients; ++i) {
-      if (args.is_training || i >= F::kFirstFrozenCoefficient) {
-        out[i * args.view.channels] = k[i];
+      if (call.is_training || i >= F::kFirstFrozenCoefficient) {
+        out[i * call.view.channels] = k[i];
       }
     }
   }
-  F::StoreSums(args, c, center, sums);
+  F::StoreSums(call, c, center, sums);
 }
 
 // The sum of values first, first + step, ... below `end`, `stride` apart. Eight
@@ -112,14 +112,14 @@ template <typename F, typename Block>
 TFBN_HD void AddFarChannel(const KernelParams& params, int64_t c, int at,
                            Block& block, FinishShared<F>* shared) {
   constexpr int kSums = F::kNumSums;
-  const Call& args = params.args;
-  const View& view = args.view;
+  const Call& call = params.call;
+  const View& view = call.view;
   double sums[kSums];
   LoadSums(shared->sums, at, sums);
-  const double center = CenterAt(F::CentersOf(args), c);
-  const BatchStatistics of = F::StatisticsOf(args, center, sums);
+  const double center = CenterAt(F::CentersOf(call), c);
+  const BatchStatistics of = F::StatisticsOf(call, center, sums);
   if (!IsFarCenter(center, of)) return;
-  const Tensors tensors = F::TensorsOf(args);
+  const Tensors tensors = F::TensorsOf(call);
   const int64_t count = ElementsPerChannel(view);
   block.ForEachThread([&](int t) {
     double own[kSums] = {};
@@ -130,7 +130,7 @@ TFBN_HD void AddFarChannel(const KernelParams& params, int64_t c, int at,
       double in[F::kInputs] = {};
       TFBN_UNROLL
       for (int k = 0; k < F::kNumReduceInputs; ++k) {
-        in[k] = LoadAsDouble(args.dtype, tensors.in[k], element);
+        in[k] = LoadAsDouble(call.dtype, tensors.in[k], element);
       }
       F::Accumulate(in, of.mean, own);
     }
@@ -154,7 +154,7 @@ template <typename F, typename C, typename Block>
 TFBN_HD void Finish(const KernelParams& params, Block& block,
                     FinishShared<F>* shared) {
   const LaunchConfig& config = params.config;
-  const int64_t channels = params.args.view.channels;
+  const int64_t channels = params.call.view.channels;
   const int width = FinishChannels(channels);
   const int64_t first = block.Index() * width;
   const int threads = kThreads / width;  // Per channel.
@@ -164,7 +164,7 @@ TFBN_HD void Finish(const KernelParams& params, Block& block,
     const int64_t c = first + t % width;
     TFBN_NO_UNROLL
     for (int s = 0; s < F::kNumSums; ++s) {
-      const bool wanted = c < channels && s < SumsOf<F>(params.args);
+      const bool wanted = c < channels && s < SumsOf<F>(params.call);
       shared->sums[s][t] =
           SumOfEvery(params.partial_sums + s * terms * channels + c, channels,
                      t / width, wanted ? terms : 0, threads);
@@ -172,7 +172,7 @@ TFBN_HD void Finish(const KernelParams& params, Block& block,
   });
   TreeReduce<F::kNumSums>(block, shared->sums, threads, width, kThreads);
   if constexpr (kCentersAreElements<F> && !std::is_same_v<C, double>) {
-    if (params.args.is_training && config.elements > 0) {
+    if (params.call.is_training && config.elements > 0) {
       TFBN_NO_UNROLL
       for (int i = 0; i < width && first + i < channels; ++i) {
         AddFarChannel(params, first + i, i, block, shared);
@@ -186,33 +186,33 @@ TFBN_HD void Finish(const KernelParams& params, Block& block,
 }
 
 // At least one block, which writes the count.
-inline int64_t GatherGridSize(const GatherStatsArgs& args) {
-  return args.channels == 0 ? 1 : CeilDiv(args.channels, kThreads);
+inline int64_t GatherGridSize(const GatherStatsArgs& call) {
+  return call.channels == 0 ? 1 : CeilDiv(call.channels, kThreads);
 }
 
 // GatherStats (cc/core/gather_stats.h) with a thread per channel, bitwise
 // identical to it.
 template <typename Block>
-TFBN_HD void Gather(const GatherStatsArgs& args, Block& block) {
+TFBN_HD void Gather(const GatherStatsArgs& call, Block& block) {
   block.ForEachThread([&](int t) {
     const int64_t c = block.Index() * kThreads + t;
     ChannelStatistics of = {0, 0};
     double total = 0;
     bool valid = true;
-    for (int64_t part = 0; part < args.parts; ++part) {
-      const double count = args.counts[part];
+    for (int64_t part = 0; part < call.parts; ++part) {
+      const double count = call.counts[part];
       valid = valid && count >= 0 && IsFinite(count);
       if (!(count > 0)) continue;
-      if (c < args.channels) {
-        const int64_t at = part * args.channels + c;
-        AddPart(count, {args.means[at], args.m2s[at]}, total, &of);
+      if (c < call.channels) {
+        const int64_t at = part * call.channels + c;
+        AddPart(count, {call.means[at], call.m2s[at]}, total, &of);
       }
       total += count;
     }
-    if (c == 0) *args.count = valid ? total : kNaN;
-    if (c >= args.channels) return;
-    args.mean[c] = valid ? of.mean : kNaN;
-    args.m2[c] = valid ? of.m2 : kNaN;
+    if (c == 0) *call.count = valid ? total : kNaN;
+    if (c >= call.channels) return;
+    call.mean[c] = valid ? of.mean : kNaN;
+    call.m2[c] = valid ? of.m2 : kNaN;
   });
 }
 

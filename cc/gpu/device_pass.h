@@ -93,8 +93,8 @@ TFBN_HD void LoadKnown(const KernelParams& params, int64_t block_index,
                        Block& block, typename P::Shared* shared) {
   using F = typename P::Formula;
   using C = typename P::C;
-  auto args = params.args;
-  if (P::kSums > 0 && P::kStores) args.is_training = false;  // A constant.
+  auto call = params.call;
+  if (P::kSums > 0 && P::kStores) call.is_training = false;  // A constant.
   block.ForEachThread([&](int t) {
     ForColumnOfTile<typename P::Element, P::kChannelsLast>(
         params.config, block_index, t, [&](int64_t c, int at) {
@@ -103,19 +103,19 @@ TFBN_HD void LoadKnown(const KernelParams& params, int64_t block_index,
             const C* const from = static_cast<const C*>(params.coefficients);
             TFBN_UNROLL
             for (int i = 0; i < F::kNumCoefficients; ++i) {
-              if (args.is_training || i >= F::kFirstFrozenCoefficient) {
-                k[i] = from[i * args.view.channels + c];
+              if (call.is_training || i >= F::kFirstFrozenCoefficient) {
+                k[i] = from[i * call.view.channels + c];
               }
             }
           } else {
-            const double center = CenterAt(F::CentersOf(args), c);
+            const double center = CenterAt(F::CentersOf(call), c);
             shared->known[P::kCoefficients][at] =
-                static_cast<C>(ChainCenter(args.dtype, center));
+                static_cast<C>(ChainCenter(call.dtype, center));
             if constexpr (P::kStores) {
               const double no_sums[F::kNumSums] = {};
-              F::Finish(args, c, center, no_sums, k);
+              F::Finish(call, c, center, no_sums, k);
             }
-            if constexpr (kHasMask<F>) F::FinishMask(args, c, k);
+            if constexpr (kHasMask<F>) F::FinishMask(call, c, k);
           }
           TFBN_UNROLL
           for (int i = 0; i < P::kCoefficients; ++i) {
@@ -162,8 +162,8 @@ class ThreadPass {
         in_tile_(IndexInTile<T, P::kChannelsLast>(items.x, items.y,
                                                   slice_ * kColumns)),
         // A pass without sums may be one of training.
-        training_(kSums == 0 && !kHasOneElement<F> && params.args.is_training),
-        tensors_(F::TensorsOf(params.args)) {
+        training_(kSums == 0 && !kHasOneElement<F> && params.call.is_training),
+        tensors_(F::TensorsOf(params.call)) {
     TFBN_UNROLL
     for (int i = 0; i < kSums * kColumns; ++i) shared_.sums[i][thread_] = 0;
   }

@@ -153,7 +153,7 @@ constexpr int SlicesOf(int vector, int sums) {
 
 // The parameters of a kernel.
 struct KernelParams {
-  Call args;
+  Call call;
   LaunchConfig config;
   double* partial_sums = nullptr;  // [kNumSums][splits][Columns()]
   void* coefficients = nullptr;  // [kNumCoefficients][channels], compute type.

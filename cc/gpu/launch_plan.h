@@ -73,19 +73,19 @@ int LaunchKernels(const KernelParams& params, Launcher& launcher) {
                              IsCalled<Formula, T>(CallPart::kElements, true) ||
                              (kFreezes && !kOnePass);
   int error = 0;
-  if (!params.args.is_training) {
+  if (!params.call.is_training) {
     if constexpr (kFreezes && kFrozen > 0) {
       error = launcher.template Pass<Frozen>(params);
     }
-  } else if (!HasTotals(params.args)) {
+  } else if (!HasTotals(params.call)) {
     if constexpr (kSums) error = launcher.template Pass<Reduce>(params);
   }
   if (error == 0) error = launcher.template Finish<Formula, T>(params);
-  const bool stored = kOnePass && !params.args.is_training;
-  if (error != 0 || stored || !HasOutputs<Formula>(params.args)) return error;
+  const bool stored = kOnePass && !params.call.is_training;
+  if (error != 0 || stored || !HasOutputs<Formula>(params.call)) return error;
   // Without sums a vector has one slice.
   KernelParams store = params;
-  store.config = MakeLaunchConfig(params.args.view, kVectorOf<T>, 1);
+  store.config = MakeLaunchConfig(params.call.view, kVectorOf<T>, 1);
   if constexpr (kElements) return launcher.template Pass<Apply>(store);
   return kNotSupported;
 }
@@ -112,16 +112,16 @@ int LaunchTyped(const KernelParams& params, Launcher& launcher) {
 // Enqueues all kernels of a call of this very formula. `workspace` has
 // WorkspaceBytes and is aligned to 8 bytes.
 template <typename Formula, typename Launcher>
-int LaunchFormula(const Call& args, void* workspace, Launcher& launcher) {
-  if (args.view.channels == 0) return 0;
+int LaunchFormula(const Call& call, void* workspace, Launcher& launcher) {
+  if (call.view.channels == 0) return 0;
   KernelParams params;
-  params.args = args;
-  const int sums = SumsOf<Formula>(args);
-  params.config = ReduceConfig(args.view, args.dtype, sums);
+  params.call = call;
+  const int sums = SumsOf<Formula>(call);
+  params.config = ReduceConfig(call.view, call.dtype, sums);
   params.partial_sums = static_cast<double*>(workspace);
   params.coefficients =
       params.partial_sums + NumPartialSums(params.config, sums);
-  const Tensors tensors = Formula::TensorsOf(args);
+  const Tensors tensors = Formula::TensorsOf(call);
   const auto is_aligned = [](const void* p) {
     return IsAligned(reinterpret_cast<uintptr_t>(p));
   };
@@ -131,7 +131,7 @@ int LaunchFormula(const Call& args, void* workspace, Launcher& launcher) {
   for (int o = 0; o < tensors.outputs; ++o) {
     params.in_place |= IsInPlace(tensors, o);
   }
-  TFBN_SWITCH_DTYPE(args.dtype,
+  TFBN_SWITCH_DTYPE(call.dtype,
                     return (LaunchTyped<Formula, T>(params, launcher)));
   return 0;
 }

@@ -32,8 +32,10 @@ class Array(NamedTuple):
     doc: str = ""
 
 
-# The formulas of the core (spec.ops.FORMULAS) and their values in C.
-FORMULA_CODES = {"kForward": 0, "kGradient": 1, "kSecondOrder": 2}
+# The kinds of formulas of the core (spec.ops.FORMULAS), by their values in C, and the direction
+# that tf_bn_ops.report() shows.
+FORMULA_KINDS = {"kForward": "forward", "kGradient": "backward", "kSecondOrder": "second order"}
+FORMULA_CODES = {kind: code for code, kind in enumerate(FORMULA_KINDS)}
 
 # 32 bits each, an even number of them, so that the doubles behind them are aligned.
 ATTRS = (

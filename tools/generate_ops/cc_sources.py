@@ -219,6 +219,8 @@ def layout_header() -> str:
 
 def roles_header() -> str:
     """The values of the enumerations of activations are their places in ACTIVATIONS."""
+    directions = call.FORMULA_KINDS.values()
+    formulas = [f"TFBN_{activations.snake(kind[1:]).upper()}" for kind in call.FORMULA_KINDS]
     names = [*activations.ACTIVATIONS]
     smooth = [f"X({name})" for name in activations.SMOOTH_ACTIVATIONS]
     types = {a: f"TFBN_CPP({a.enum}, {a.c_type})" if a.enum else a.c_type for a in call.ATTRS}
@@ -241,7 +243,11 @@ def roles_header() -> str:
 #ifdef __cplusplus
 #include "cc/core/view.h"
 namespace tf_bn_ops {{
-enum class FormulaKind : int32_t;
+// The kinds of formulas; cc/core/formulas has the arithmetic. What a call leaves out decides which
+// sums, masks and outputs there are (all_formulas.h).
+enum class FormulaKind : int32_t {{ {", ".join(call.FORMULA_KINDS)} }};
+constexpr int kNumFormulaKinds = {len(call.FORMULA_KINDS)};
+inline constexpr const char* kDirections[kNumFormulaKinds] = {{"{'", "'.join(directions)}"}};
 enum class DType : int32_t;
 enum class Activation : int32_t {{ k{", k".join(names)} }};
 constexpr int kNumActivations = {len(names)}, kNumClamps = {len(activations.CLAMPS)};
@@ -254,6 +260,9 @@ inline constexpr const char* kActivationModes[kNumActivations] = {{"{'", "'.join
 typedef struct tfbn_view {{ int64_t outer, channels, inner; }} tfbn_view;
 #define TFBN_CPP(cpp, c) c
 #endif
+
+/* What is computed: docs/math.md. */
+enum {{ {", ".join(formulas)} }};
 
 /* What is applied to y; NaN stays NaN. tf_bn_ops/spec/activations.py has the formulas, and
  * cc/core/formulas/smooth_activation.h the text of the smooth ones that kernels compute. */

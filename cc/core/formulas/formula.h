@@ -81,12 +81,12 @@
 //     // Where there is an early output: one that Reduce can store, and Apply
 //     // reads in place of what it was computed from. The formulas of both
 //     // passes: FirstPass has these sums, and its Element<false> is the early
-//     // output; SecondPass computes the other one of SecondPassArgs, whose
+//     // output; SecondPass computes the other one of SecondPassCall, whose
 //     // input kEarlyInput is the early output. All coefficients have the same
 //     // places in the three formulas.
 //     using FirstPass, SecondPass = ...;
 //     static constexpr int kEarlyInput = ...;
-//     static Call SecondPassArgs(const Call&);
+//     static Call SecondPassCall(const Call&);
 //   };
 //
 // Where the output pointers of TensorsOf are nullptr, a call in training ends
@@ -188,8 +188,8 @@ static TFBN_HD bool IsInPlace(const Tensors& tensors, int o) {
 
 // Whether a call computes outputs of view shape, not its sums alone.
 template <typename F>
-static TFBN_HD bool HasOutputs(const Call& args) {
-  return F::TensorsOf(args).out[0] != nullptr;
+static TFBN_HD bool HasOutputs(const Call& call) {
+  return F::TensorsOf(call).out[0] != nullptr;
 }
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();

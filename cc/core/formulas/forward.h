@@ -100,14 +100,14 @@ struct BatchNormFormulaOf {
   // Of the smooth ones which it is, and leakyrelu_alpha.
   static constexpr int kActivation = kLower, kAlpha = kUpper;
 
-  static TFBN_HD Tensors TensorsOf(const Call& args) {
-    return {kInputs, kOutputs, {args.x, args.side_input}, {args.y}};
+  static TFBN_HD Tensors TensorsOf(const Call& call) {
+    return {kInputs, kOutputs, {call.x, call.side_input}, {call.y}};
   }
 
   // Frozen, there are no sums, and in place x may be overwritten already.
-  static TFBN_HD CenterArray CentersOf(const Call& args) {
-    return MedianCenters(args.dtype, args.is_training ? args.x : nullptr,
-                         args.view);
+  static TFBN_HD CenterArray CentersOf(const Call& call) {
+    return MedianCenters(call.dtype, call.is_training ? call.x : nullptr,
+                         call.view);
   }
 
   template <typename V, int kSums>
@@ -126,81 +126,81 @@ struct BatchNormFormulaOf {
     sums[kXcSum] += all;
   }
 
-  static TFBN_HD BatchStatistics StatisticsOf(const Call& args, double center,
+  static TFBN_HD BatchStatistics StatisticsOf(const Call& call, double center,
                                               const double (&sums)[kNumSums]) {
-    return ShiftedStatistics(ElementsPerChannel(args.view), center,
+    return ShiftedStatistics(ElementsPerChannel(call.view), center,
                              sums[kXcSum], sums[kXcXcSum]);
   }
-  static TFBN_HD BatchStatistics StatisticsOf(const Call& args, int64_t c,
+  static TFBN_HD BatchStatistics StatisticsOf(const Call& call, int64_t c,
                                               double center,
                                               const double (&sums)[kNumSums]) {
-    if (args.is_training) return StatisticsOf(args, center, sums);
-    const DType dtype = StatisticsDTypeOf(args);
-    return {LoadAsDouble(dtype, args.mean, c), 0,
-            LoadAsDouble(dtype, args.variance, c)};
+    if (call.is_training) return StatisticsOf(call, center, sums);
+    const DType dtype = StatisticsDTypeOf(call);
+    return {LoadAsDouble(dtype, call.mean, c), 0,
+            LoadAsDouble(dtype, call.variance, c)};
   }
 
   template <typename C>
-  static TFBN_HD void Finish(const Call& args, int64_t c, double center,
+  static TFBN_HD void Finish(const Call& call, int64_t c, double center,
                              const double (&sums)[kNumSums],
                              C (&k)[kNumCoefficients]) {
-    const BatchStatistics of = StatisticsOf(args, c, center, sums);
-    const double deviation = DeviationOf(of.variance, args.epsilon);
-    const double scale = LoadAsDouble(args.stat_dtype, args.scale, c);
+    const BatchStatistics of = StatisticsOf(call, c, center, sums);
+    const double deviation = DeviationOf(of.variance, call.epsilon);
+    const double scale = LoadAsDouble(call.stat_dtype, call.scale, c);
     const auto forward = ForwardCoefficientsOf<C>(scale, of, 1.0 / deviation);
-    if (args.forward_coefficients != nullptr) {
-      if (args.dtype == DType::kFloat64) {
-        StoreForwardCoefficients<double>(args, c, scale, of, deviation);
+    if (call.forward_coefficients != nullptr) {
+      if (call.dtype == DType::kFloat64) {
+        StoreForwardCoefficients<double>(call, c, scale, of, deviation);
       } else {
-        StoreForwardCoefficients<float>(args, c, scale, of, deviation);
+        StoreForwardCoefficients<float>(call, c, scale, of, deviation);
       }
     }
     k[kMean] = forward.mean;
     k[kMeanRest] = forward.mean_rest;
     k[kScaleRstd] = forward.scale_rstd;
-    k[kOffset] = static_cast<C>(LoadAsDouble(args.stat_dtype, args.offset, c));
-    k[kLower] = static_cast<C>(LowerBound(args.activation));
-    k[kUpper] = static_cast<C>(UpperBound(args.activation));
+    k[kOffset] = static_cast<C>(LoadAsDouble(call.stat_dtype, call.offset, c));
+    k[kLower] = static_cast<C>(LowerBound(call.activation));
+    k[kUpper] = static_cast<C>(UpperBound(call.activation));
     if constexpr (kSmooth) {
-      k[kActivation] = static_cast<C>(static_cast<int>(args.activation));
-      k[kAlpha] = static_cast<C>(args.leakyrelu_alpha);
+      k[kActivation] = static_cast<C>(static_cast<int>(call.activation));
+      k[kAlpha] = static_cast<C>(call.leakyrelu_alpha);
     }
   }
 
-  static TFBN_HD void StoreSums(const Call& args, int64_t c, double center,
+  static TFBN_HD void StoreSums(const Call& call, int64_t c, double center,
                                 const double (&sums)[kNumSums]) {
-    const BatchStatistics of = StatisticsOf(args, c, center, sums);
+    const BatchStatistics of = StatisticsOf(call, c, center, sums);
     double variance = of.variance;
-    const double saved_variance = SavedVariance(args, of.variance);
-    if (args.is_training) {
-      const double m = static_cast<double>(ElementsPerChannel(args.view));
-      if (args.bessel_correction) variance *= m / (m > 1 ? m - 1 : 1);
-      StoreIfWanted(DType::kFloat64, args.local_mean, c, of.mean);
-      StoreIfWanted(DType::kFloat64, args.local_m2, c, of.variance * m);
+    const double saved_variance = SavedVariance(call, of.variance);
+    if (call.is_training) {
+      const double m = static_cast<double>(ElementsPerChannel(call.view));
+      if (call.bessel_correction) variance *= m / (m > 1 ? m - 1 : 1);
+      StoreIfWanted(DType::kFloat64, call.local_mean, c, of.mean);
+      StoreIfWanted(DType::kFloat64, call.local_m2, c, of.variance * m);
     }
     // Before the averages, which may be stored to mean and variance.
-    StoreIfWanted(args.stat_dtype, args.saved_mean, c, of.mean);
-    StoreIfWanted(args.stat_dtype, args.saved_variance, c, saved_variance);
-    StoreAverage(args, c, args.mean, of.mean, args.batch_mean);
-    StoreAverage(args, c, args.variance, variance, args.batch_variance);
+    StoreIfWanted(call.stat_dtype, call.saved_mean, c, of.mean);
+    StoreIfWanted(call.stat_dtype, call.saved_variance, c, saved_variance);
+    StoreAverage(call, c, call.mean, of.mean, call.batch_mean);
+    StoreAverage(call, c, call.variance, variance, call.batch_variance);
   }
 
-  static TFBN_HD void StoreEmpty(const Call& args, int64_t c) {
+  static TFBN_HD void StoreEmpty(const Call& call, int64_t c) {
     const double no_sums[kNumSums] = {};
-    if (args.forward_coefficients != nullptr) {
+    if (call.forward_coefficients != nullptr) {
       // No element is computed or masked by them.
       for (int row = 0; row < kNumForwardCoefficients; ++row) {
-        StoreFromDouble(ComputeDTypeOf(args.dtype), args.forward_coefficients,
-                        row * args.view.channels + c, 0);
+        StoreFromDouble(ComputeDTypeOf(call.dtype), call.forward_coefficients,
+                        row * call.view.channels + c, 0);
       }
     }
-    if (!args.is_training) return StoreSums(args, c, 0, no_sums);
-    StoreIfWanted(DType::kFloat64, args.local_mean, c, 0);
-    StoreIfWanted(DType::kFloat64, args.local_m2, c, 0);
-    StoreIfWanted(args.stat_dtype, args.saved_mean, c, 0);
-    StoreIfWanted(args.stat_dtype, args.saved_variance, c, 0);
-    StoreIfWanted(args.stat_dtype, args.batch_mean, c, kNaN);
-    StoreIfWanted(args.stat_dtype, args.batch_variance, c, kNaN);
+    if (!call.is_training) return StoreSums(call, c, 0, no_sums);
+    StoreIfWanted(DType::kFloat64, call.local_mean, c, 0);
+    StoreIfWanted(DType::kFloat64, call.local_m2, c, 0);
+    StoreIfWanted(call.stat_dtype, call.saved_mean, c, 0);
+    StoreIfWanted(call.stat_dtype, call.saved_variance, c, 0);
+    StoreIfWanted(call.stat_dtype, call.batch_mean, c, kNaN);
+    StoreIfWanted(call.stat_dtype, call.batch_variance, c, kNaN);
   }
 
   template <bool kTraining, typename V>
@@ -219,12 +219,12 @@ struct BatchNormFormulaOf {
 
  private:
   template <typename C>
-  static TFBN_HD void StoreForwardCoefficients(const Call& args, int64_t c,
+  static TFBN_HD void StoreForwardCoefficients(const Call& call, int64_t c,
                                                double scale,
                                                const BatchStatistics& of,
                                                double deviation) {
-    C* const out = static_cast<C*>(args.forward_coefficients) + c;
-    const int64_t channels = args.view.channels;
+    C* const out = static_cast<C*>(call.forward_coefficients) + c;
+    const int64_t channels = call.view.channels;
     const auto k = ForwardCoefficientsOf<C>(scale, of, 1.0 / deviation);
     out[kMeanRow * channels] = k.mean;
     out[kMeanRestRow * channels] = k.mean_rest;
@@ -232,27 +232,27 @@ struct BatchNormFormulaOf {
     Split(deviation, 0, &out[kDeviationRow * channels],
           &out[kDeviationRestRow * channels]);
     out[kSavedVarianceRow * channels] =
-        static_cast<C>(SavedVariance(args, of.variance));
-    Split(args.epsilon, 0, &out[kEpsilonRow * channels],
+        static_cast<C>(SavedVariance(call, of.variance));
+    Split(call.epsilon, 0, &out[kEpsilonRow * channels],
           &out[kEpsilonRestRow * channels]);
   }
 
   // Before it is rounded.
-  static TFBN_HD double SavedVariance(const Call& args, double variance) {
-    return args.is_training && args.saves_rstd ? RstdOf(variance, args.epsilon)
+  static TFBN_HD double SavedVariance(const Call& call, double variance) {
+    return call.is_training && call.saves_rstd ? RstdOf(variance, call.epsilon)
                                                : variance;
   }
 
   // Stores the exponential moving average of `given` and `value`.
-  static TFBN_HD void StoreAverage(const Call& args, int64_t c,
+  static TFBN_HD void StoreAverage(const Call& call, int64_t c,
                                    const void* given, double value,
                                    void* average) {
     if (average == nullptr) return;
-    const double f = args.exponential_avg_factor;
-    if (args.is_training && f != 1) {
-      value = (1 - f) * LoadAsDouble(args.stat_dtype, given, c) + f * value;
+    const double f = call.exponential_avg_factor;
+    if (call.is_training && f != 1) {
+      value = (1 - f) * LoadAsDouble(call.stat_dtype, given, c) + f * value;
     }
-    StoreFromDouble(args.stat_dtype, average, c, value);
+    StoreFromDouble(call.stat_dtype, average, c, value);
   }
 };
 

@@ -120,15 +120,15 @@ struct Gradient {
     kFirstMaskCoefficient = kLowest,
   };
 
-  static TFBN_HD Tensors TensorsOf(const Call& args) {
+  static TFBN_HD Tensors TensorsOf(const Call& call) {
     return {kInputs,
             kOutputs,
-            {args.y_backprop, args.x, args.y},
-            {args.x_backprop, args.side_input_backprop}};
+            {call.y_backprop, call.x, call.y},
+            {call.x_backprop, call.side_input_backprop}};
   }
 
-  static TFBN_HD CenterArray CentersOf(const Call& args) {
-    return MeanCenters(StatisticsDTypeOf(args), args.mean, KeptOf(args));
+  static TFBN_HD CenterArray CentersOf(const Call& call) {
+    return MeanCenters(StatisticsDTypeOf(call), call.mean, KeptOf(call));
   }
 
   template <typename V>
@@ -170,35 +170,35 @@ struct Gradient {
 
   // 1 / sqrt(variance + epsilon) of channel `c`. What may not be needed is
   // loaded, too, so that it vectorizes.
-  static TFBN_HD double Rstd(const Call& args, int64_t c) {
-    const KeptStatistics kept = KeptOf(args);
+  static TFBN_HD double Rstd(const Call& call, int64_t c) {
+    const KeptStatistics kept = KeptOf(call);
     const double variance =
-        LoadAsDouble(StatisticsDTypeOf(args), args.variance, c);
+        LoadAsDouble(StatisticsDTypeOf(call), call.variance, c);
     const double given =
-        args.variance_is_rstd ? variance : RstdOf(variance, args.epsilon);
+        call.variance_is_rstd ? variance : RstdOf(variance, call.epsilon);
     if (kept.rows == nullptr) return given;
     const double deviation =
         KeptAt(kept, kDeviationRow, c) + KeptAt(kept, kDeviationRestRow, c);
-    const double mean = LoadAsDouble(StatisticsDTypeOf(args), args.mean, c);
+    const double mean = LoadAsDouble(StatisticsDTypeOf(call), call.mean, c);
     return IsKept(kept, mean, c) ? 1.0 / deviation : given;
   }
 
   template <typename C>
-  static TFBN_HD void FinishMask(const Call& args, int64_t c,
+  static TFBN_HD void FinishMask(const Call& call, int64_t c,
                                  C (&k)[kNumCoefficients]) {
     if constexpr (kMask == MaskSource::kY) {
       const MaskBounds<C> bounds =
-          MaskBoundsOf<C>(args.activation, args.dtype, false);
+          MaskBoundsOf<C>(call.activation, call.dtype, false);
       k[kLowest] = bounds.lowest;
       k[kHighest] = bounds.highest;
     } else if constexpr (kMasks) {
-      const ForwardCoefficients<C> forward = ForwardOf<C>(args, c);
+      const ForwardCoefficients<C> forward = ForwardOf<C>(call, c);
       const C offset =
-          static_cast<C>(LoadAsDouble(args.stat_dtype, args.offset, c));
+          static_cast<C>(LoadAsDouble(call.stat_dtype, call.offset, c));
       if constexpr (kMask == MaskSource::kX) {
         const PassingRange<C> range =
             PassingRangeOf(forward, offset,
-                           MaskBoundsOf<C>(args.activation, args.dtype, true));
+                           MaskBoundsOf<C>(call.activation, call.dtype, true));
         k[kLowest] = range.first;
         k[kHighest] = range.last;
       } else {
@@ -206,50 +206,50 @@ struct Gradient {
         k[kForwardMeanRest] = forward.mean_rest;
         k[kForwardScaleRstd] = forward.scale_rstd;
         k[kForwardOffset] = offset;
-        k[kActivation] = static_cast<C>(static_cast<int>(args.activation));
-        k[kAlpha] = static_cast<C>(args.leakyrelu_alpha);
+        k[kActivation] = static_cast<C>(static_cast<int>(call.activation));
+        k[kAlpha] = static_cast<C>(call.leakyrelu_alpha);
       }
     }
   }
 
   template <typename C>
-  static TFBN_HD void Finish(const Call& args, int64_t c, double center,
+  static TFBN_HD void Finish(const Call& call, int64_t c, double center,
                              const double (&sums)[kNumSums],
                              C (&k)[kNumCoefficients]) {
-    const double rstd = Rstd(args, c);
-    const double scale = LoadAsDouble(args.stat_dtype, args.scale, c);
+    const double rstd = Rstd(call, c);
+    const double scale = LoadAsDouble(call.stat_dtype, call.scale, c);
     k[kScaleRstd] = static_cast<C>(scale * rstd);
-    if (!args.is_training) return;
+    if (!call.is_training) return;
     C rest;
     Split(center, 0, &k[kMean], &rest);
-    if (HasTotals(args)) {
+    if (HasTotals(call)) {
       const double totals[kNumSums] = {
-          LoadAsDouble(DType::kFloat64, args.sum_dy, c),
-          LoadAsDouble(DType::kFloat64, args.sum_dy_xmu, c)};
-      FinishMeans(LoadAsDouble(DType::kFloat64, args.count, 0), rstd,
+          LoadAsDouble(DType::kFloat64, call.sum_dy, c),
+          LoadAsDouble(DType::kFloat64, call.sum_dy_xmu, c)};
+      FinishMeans(LoadAsDouble(DType::kFloat64, call.count, 0), rstd,
                   static_cast<double>(rest), totals, k);
     } else {
-      FinishMeans(static_cast<double>(ElementsPerChannel(args.view)), rstd,
+      FinishMeans(static_cast<double>(ElementsPerChannel(call.view)), rstd,
                   static_cast<double>(rest), sums, k);
     }
   }
 
-  static TFBN_HD void StoreSums(const Call& args, int64_t c, double /*center*/,
+  static TFBN_HD void StoreSums(const Call& call, int64_t c, double /*center*/,
                                 const double (&sums)[kNumSums]) {
-    if (HasTotals(args)) return;
-    StoreFromDouble(args.stat_dtype, args.scale_backprop, c,
-                    Rstd(args, c) * sums[kDyXmuSum]);
-    StoreFromDouble(args.stat_dtype, args.offset_backprop, c, sums[kDySum]);
-    StoreIfWanted(DType::kFloat64, args.local_sum_dy, c, sums[kDySum]);
-    StoreIfWanted(DType::kFloat64, args.local_sum_dy_xmu, c, sums[kDyXmuSum]);
+    if (HasTotals(call)) return;
+    StoreFromDouble(call.stat_dtype, call.scale_backprop, c,
+                    Rstd(call, c) * sums[kDyXmuSum]);
+    StoreFromDouble(call.stat_dtype, call.offset_backprop, c, sums[kDySum]);
+    StoreIfWanted(DType::kFloat64, call.local_sum_dy, c, sums[kDySum]);
+    StoreIfWanted(DType::kFloat64, call.local_sum_dy_xmu, c, sums[kDyXmuSum]);
   }
 
-  static TFBN_HD void StoreEmpty(const Call& args, int64_t c) {
-    if (HasTotals(args)) return;
-    StoreFromDouble(args.stat_dtype, args.offset_backprop, c, 0);
-    StoreFromDouble(args.stat_dtype, args.scale_backprop, c, 0);
-    StoreIfWanted(DType::kFloat64, args.local_sum_dy, c, 0);
-    StoreIfWanted(DType::kFloat64, args.local_sum_dy_xmu, c, 0);
+  static TFBN_HD void StoreEmpty(const Call& call, int64_t c) {
+    if (HasTotals(call)) return;
+    StoreFromDouble(call.stat_dtype, call.offset_backprop, c, 0);
+    StoreFromDouble(call.stat_dtype, call.scale_backprop, c, 0);
+    StoreIfWanted(DType::kFloat64, call.local_sum_dy, c, 0);
+    StoreIfWanted(DType::kFloat64, call.local_sum_dy_xmu, c, 0);
   }
 
   template <bool kTraining, typename V>
@@ -268,13 +268,13 @@ struct Gradient {
 
  private:
   // What the forward pass kept. Frozen, statistics are those given.
-  static TFBN_HD KeptStatistics KeptOf(const Call& args) {
-    return {ComputeDTypeOf(args.dtype),
-            args.is_training ? args.forward_coefficients : nullptr,
-            args.view.channels,
-            StatisticsDTypeOf(args),
-            args.variance,
-            args.epsilon};
+  static TFBN_HD KeptStatistics KeptOf(const Call& call) {
+    return {ComputeDTypeOf(call.dtype),
+            call.is_training ? call.forward_coefficients : nullptr,
+            call.view.channels,
+            StatisticsDTypeOf(call),
+            call.variance,
+            call.epsilon};
   }
 
   // The coefficients that follow from the sums over `m` elements. Of x the mean
@@ -295,15 +295,15 @@ struct Gradient {
 
   // What the forward pass computed y by.
   template <typename C>
-  static TFBN_HD ForwardCoefficients<C> ForwardOf(const Call& args, int64_t c) {
-    if (args.forward_coefficients == nullptr) {
+  static TFBN_HD ForwardCoefficients<C> ForwardOf(const Call& call, int64_t c) {
+    if (call.forward_coefficients == nullptr) {
       return ForwardCoefficientsOf<C>(
-          LoadAsDouble(args.stat_dtype, args.scale, c),
-          {CenterAt(CentersOf(args), c), 0, 0}, Rstd(args, c));
+          LoadAsDouble(call.stat_dtype, call.scale, c),
+          {CenterAt(CentersOf(call), c), 0, 0}, Rstd(call, c));
     }
     const C* const forward =
-        static_cast<const C*>(args.forward_coefficients) + c;
-    const int64_t channels = args.view.channels;
+        static_cast<const C*>(call.forward_coefficients) + c;
+    const int64_t channels = call.view.channels;
     return {forward[kMeanRow * channels], forward[kMeanRestRow * channels],
             forward[kScaleRstdRow * channels]};
   }
@@ -325,9 +325,9 @@ struct MaskedFirst : Gradient<kMask, false> {
     kFirstFrozenCoefficient = Base::kFirstMaskCoefficient
   };
 
-  static TFBN_HD Tensors TensorsOf(const Call& args) {
-    Tensors tensors = Base::TensorsOf(args);
-    tensors.out[kMaskedDy] = kAdd ? args.side_input_backprop : args.x_backprop;
+  static TFBN_HD Tensors TensorsOf(const Call& call) {
+    Tensors tensors = Base::TensorsOf(call);
+    tensors.out[kMaskedDy] = kAdd ? call.side_input_backprop : call.x_backprop;
     return tensors;
   }
 
@@ -350,9 +350,9 @@ struct EarlyMask : Gradient<kMask, kAdd> {
   using SecondPass = BatchNormGradFormula;
   static constexpr int kEarlyInput = SecondPass::kDy;
 
-  static Call SecondPassArgs(const Call& args) {
-    Call second = args;
-    second.y_backprop = kAdd ? args.side_input_backprop : args.x_backprop;
+  static Call SecondPassCall(const Call& call) {
+    Call second = call;
+    second.y_backprop = kAdd ? call.side_input_backprop : call.x_backprop;
     return second;
   }
 };

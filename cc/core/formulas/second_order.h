@@ -91,17 +91,17 @@ struct BatchNormGradGradFormula {
     kFirstMaskCoefficient = kNumCoefficients,
   };
 
-  static TFBN_HD Tensors TensorsOf(const Call& args) {
+  static TFBN_HD Tensors TensorsOf(const Call& call) {
     return {kInputs,
             kOutputs,
-            {args.x_backprop_grad, args.y_backprop, args.x},
-            {args.y_backprop_grad, args.x_grad}};
+            {call.x_backprop_grad, call.y_backprop, call.x},
+            {call.y_backprop_grad, call.x_grad}};
   }
 
   // Frozen, no sum is centered, and in place x may be overwritten already.
-  static TFBN_HD CenterArray CentersOf(const Call& args) {
-    return MedianCenters(args.dtype, args.is_training ? args.x : nullptr,
-                         args.view);
+  static TFBN_HD CenterArray CentersOf(const Call& call) {
+    return MedianCenters(call.dtype, call.is_training ? call.x : nullptr,
+                         call.view);
   }
 
   template <typename V, int kSums>
@@ -129,9 +129,9 @@ struct BatchNormGradGradFormula {
     sums[kDyXcSum] += shift * sums[kDySum];
   }
 
-  static TFBN_HD BatchStatistics StatisticsOf(const Call& args, double center,
+  static TFBN_HD BatchStatistics StatisticsOf(const Call& call, double center,
                                               const double (&sums)[kNumSums]) {
-    return ShiftedStatistics(ElementsPerChannel(args.view), center,
+    return ShiftedStatistics(ElementsPerChannel(call.view), center,
                              sums[kXcSum], sums[kXcXcSum]);
   }
 
@@ -140,17 +140,17 @@ struct BatchNormGradGradFormula {
     double mean, mean_rest;  // Their exact sum is the mean of x.
     double gx_mean, dy_mean, rstd, a, s, b;
   };
-  static TFBN_HD Moments MomentsOf(const Call& args, double center,
+  static TFBN_HD Moments MomentsOf(const Call& call, double center,
                                    const double (&sums)[kNumSums]) {
-    const double m = static_cast<double>(ElementsPerChannel(args.view));
+    const double m = static_cast<double>(ElementsPerChannel(call.view));
     const double shift = sums[kXcSum] / m;
-    const BatchStatistics x = StatisticsOf(args, center, sums);
+    const BatchStatistics x = StatisticsOf(call, center, sums);
     Moments out;
     out.mean = x.mean;
     out.mean_rest = x.mean_rest;
     out.gx_mean = sums[kGxSum] / m;
     out.dy_mean = sums[kDySum] / m;
-    out.rstd = RstdOf(x.variance, args.epsilon);
+    out.rstd = RstdOf(x.variance, call.epsilon);
     out.a = out.rstd * (sums[kGxXcSum] / m - out.gx_mean * shift);
     out.s = out.rstd * (sums[kDyXcSum] / m - out.dy_mean * shift);
     out.b = sums[kGxDySum] / m - out.gx_mean * out.dy_mean;
@@ -158,27 +158,27 @@ struct BatchNormGradGradFormula {
   }
 
   // Frozen: 1 / sqrt(variance + epsilon) of channel `c`.
-  static TFBN_HD double GivenRstd(const Call& args, int64_t c) {
-    return RstdOf(LoadAsDouble(args.stat_dtype, args.variance, c),
-                  args.epsilon);
+  static TFBN_HD double GivenRstd(const Call& call, int64_t c) {
+    return RstdOf(LoadAsDouble(call.stat_dtype, call.variance, c),
+                  call.epsilon);
   }
 
   template <typename C>
-  static TFBN_HD void Finish(const Call& args, int64_t c, double center,
+  static TFBN_HD void Finish(const Call& call, int64_t c, double center,
                              const double (&sums)[kNumSums],
                              C (&k)[kNumCoefficients]) {
     // In training the divisions of the moments come first: on a device, what is
     // loaded before would have to be kept over their calls.
     Moments of = {};
-    if (args.is_training) of = MomentsOf(args, center, sums);
-    const double scale = LoadAsDouble(args.stat_dtype, args.scale, c);
+    if (call.is_training) of = MomentsOf(call, center, sums);
+    const double scale = LoadAsDouble(call.stat_dtype, call.scale, c);
     const double gs =
-        LoadAsDouble(args.stat_dtype, args.scale_backprop_grad, c);
+        LoadAsDouble(call.stat_dtype, call.scale_backprop_grad, c);
     k[kYConstant] = static_cast<C>(
-        LoadAsDouble(args.stat_dtype, args.offset_backprop_grad, c));
-    if (!args.is_training) {
-      const double rstd = GivenRstd(args, c);
-      k[kMean] = static_cast<C>(LoadAsDouble(args.stat_dtype, args.mean, c));
+        LoadAsDouble(call.stat_dtype, call.offset_backprop_grad, c));
+    if (!call.is_training) {
+      const double rstd = GivenRstd(call, c);
+      k[kMean] = static_cast<C>(LoadAsDouble(call.stat_dtype, call.mean, c));
       k[kRstd] = static_cast<C>(rstd);
       k[kYFromGx] = static_cast<C>(scale * rstd);
       k[kYFromXhat] = static_cast<C>(gs);
@@ -199,21 +199,21 @@ struct BatchNormGradGradFormula {
     k[kXFromXhat] = static_cast<C>(-(rstd * (gs * s + f * (b - 3 * a * s))));
   }
 
-  static TFBN_HD void StoreSums(const Call& args, int64_t c, double center,
+  static TFBN_HD void StoreSums(const Call& call, int64_t c, double center,
                                 const double (&sums)[kNumSums]) {
     double scale_grad;
-    if (args.is_training) {
-      const double m = static_cast<double>(ElementsPerChannel(args.view));
-      const Moments of = MomentsOf(args, center, sums);
+    if (call.is_training) {
+      const double m = static_cast<double>(ElementsPerChannel(call.view));
+      const Moments of = MomentsOf(call, center, sums);
       scale_grad = of.rstd * m * (of.b - of.a * of.s);
     } else {
-      scale_grad = GivenRstd(args, c) * sums[kGxDySum];
+      scale_grad = GivenRstd(call, c) * sums[kGxDySum];
     }
-    StoreFromDouble(args.stat_dtype, args.scale_grad, c, scale_grad);
+    StoreFromDouble(call.stat_dtype, call.scale_grad, c, scale_grad);
   }
 
-  static TFBN_HD void StoreEmpty(const Call& args, int64_t c) {
-    StoreFromDouble(args.stat_dtype, args.scale_grad, c, 0);
+  static TFBN_HD void StoreEmpty(const Call& call, int64_t c) {
+    StoreFromDouble(call.stat_dtype, call.scale_grad, c, 0);
   }
 
   //   xhat = ((x - mean) - mean_rest) * rstd

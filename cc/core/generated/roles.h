@@ -11,7 +11,12 @@
 #ifdef __cplusplus
 #include "cc/core/view.h"
 namespace tf_bn_ops {
-enum class FormulaKind : int32_t;
+// The kinds of formulas; cc/core/formulas has the arithmetic. What a call leaves out decides which
+// sums, masks and outputs there are (all_formulas.h).
+enum class FormulaKind : int32_t { kForward, kGradient, kSecondOrder };
+constexpr int kNumFormulaKinds = 3;
+inline constexpr const char* kDirections[kNumFormulaKinds] = {"forward", "backward",
+    "second order"};
 enum class DType : int32_t;
 enum class Activation : int32_t { kIdentity, kRelu, kRelu6, kSilu, kHardSilu, kLeakyRelu };
 constexpr int kNumActivations = 6, kNumClamps = 3;
@@ -25,6 +30,9 @@ inline constexpr const char* kActivationModes[kNumActivations] = {"Identity", "R
 typedef struct tfbn_view { int64_t outer, channels, inner; } tfbn_view;
 #define TFBN_CPP(cpp, c) c
 #endif
+
+/* What is computed: docs/math.md. */
+enum { TFBN_FORWARD, TFBN_GRADIENT, TFBN_SECOND_ORDER };
 
 /* What is applied to y; NaN stays NaN. tf_bn_ops/spec/activations.py has the formulas, and
  * cc/core/formulas/smooth_activation.h the text of the smooth ones that kernels compute. */
