@@ -44,6 +44,8 @@ def checked_number(value: Any, argument: str, function: str) -> float:
     try:
         if is_number:
             return float(value)
+    except OverflowError as error:
+        raise ValueError(f"{argument} is beyond float64, which has no such number") from error
     except (TypeError, ValueError):
         pass
     raise _no_number(value, argument, function)

@@ -98,7 +98,8 @@ def fused_batch_norm(
         "hard_silu" (y * relu6(y + 3) / 6) or "leaky_relu" (y where y > 0, else
         leakyrelu_alpha * y). But for the first two they are ops of their own in float64 and with
         `synchronized`.
-      leakyrelu_alpha: the slope of "leaky_relu" below 0; a finite number, not a tensor.
+      leakyrelu_alpha: the slope of "leaky_relu" below 0; a finite number, not a tensor. Another
+        activation does not read it.
       side_input: what is added before the activation, of the shape and type of `x`; such as the
         other branch of a residual block.
       synchronized: whether the statistics in training are those of all replicas.
@@ -206,7 +207,8 @@ def _checked(
 ) -> _Attrs:
     epsilon = checked_epsilon(epsilon, "fused_batch_norm")
     factor = checked_number(factor, "exponential_avg_factor", "fused_batch_norm")
-    alpha = checked_number(alpha, "leakyrelu_alpha", "fused_batch_norm")
+    # What is cached for 0 must not differ from what would be for -0, which is equal.
+    alpha = checked_number(alpha, "leakyrelu_alpha", "fused_batch_norm") + 0.0
     data_format = data_format.decode() if isinstance(data_format, bytes) else data_format
     for argument, value, allowed in (
         ("data_format", data_format, [*DATA_FORMATS]),  # A list, which takes any type.

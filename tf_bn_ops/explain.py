@@ -20,18 +20,10 @@ _MAX_THREADS = 1 << 16
 _MAX_ELEMENTS = 1 << 47
 
 
-# What computes an op, by whether there is a side input. The other ops are parts of batch
-# normalization, whose passes have no plan of their own.
-_OPS = {
-    op.name: {False: op.formula} for op in spec.OPS.values() if op.formula not in spec.ops.PARTS
-} | {
-    "FusedBatchNormEx": {False: spec.ops.BATCH_NORM, True: spec.ops.BATCH_NORM_ADD},
-    "FusedBatchNormGradEx": {
-        False: spec.ops.BATCH_NORM_GRAD_EX,
-        True: spec.ops.BATCH_NORM_GRAD_EX_ADD,
-    },
-}
-_FORMULAS = sorted({formula for of_op in _OPS.values() for formula in of_op.values()})
+# Ops, but for the parts of batch normalization, whose passes have no plan of their own.
+_OPS = {op.name: op for op in spec.OPS.values() if op.formula not in spec.ops.PARTS}
+_WITH_ACTIVATION = [name for name, op in _OPS.items() if "activation_mode" in op.attrs]
+_FORMULAS = sorted({op.formula for op in _OPS.values()} | {spec.ops.BATCH_NORM_GRAD_EX_ADD})
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +36,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="or an op that computes it; default: the first-order gradient, of "
         f"{', '.join([*_OPS, *_FORMULAS])}",
     )  # fmt: skip
+    add("--activation", choices=[*spec.ACTIVATIONS], metavar="NAME", default="Identity",
+        help=f"of {' and '.join(_WITH_ACTIVATION)}: {', '.join(spec.ACTIVATIONS)}")  # fmt: skip
     add("--frozen", action="store_true", help="the mode; default: training")
     add("--side-input", action="store_true", help="of an op that may have one")
     add("--in-place", action="store_true", help="into the memory of an input")
@@ -79,19 +73,24 @@ def plan(flags: argparse.Namespace) -> c_abi.Plan:
             is_training=not flags.frozen,
             in_place=flags.in_place,
             threads=flags.threads,
+            activation=flags.activation if flags.activation in spec.SMOOTH_ACTIVATIONS else "Silu",
         )
     except ValueError as error:
         raise UsageError(f"{flags.shape} cannot be explained: {error}") from error
 
 
 def _formula(flags: argparse.Namespace) -> str:
-    """The formula that computes the call."""
-    if flags.formula in _FORMULAS:
-        if flags.side_input:
-            with_one = " or ".join(name for name, of_op in _OPS.items() if True in of_op)
-            raise UsageError(f"--side-input goes with an op that may have one: {with_one}")
+    """The formula of the core that computes the call."""
+    op = _OPS.get(flags.formula)
+    if op is None or op.name not in _WITH_ACTIVATION:
+        for flag, given in (
+            ("--side-input", flags.side_input),
+            ("--activation", flags.activation != "Identity"),
+        ):
+            if given:
+                raise UsageError(f"{flag} goes with --formula={' or '.join(_WITH_ACTIVATION)}")
+    if op is None:
         return str(flags.formula)
-    op = spec.OPS[flags.formula]
     for what, given, known in (
         ("element type", flags.dtype, op.dtypes),
         ("layout", flags.layout, op.layouts),
@@ -99,9 +98,17 @@ def _formula(flags: argparse.Namespace) -> str:
     ):
         if given not in known:
             raise UsageError(f"{op.name} has no {what} {given!r}: it has {', '.join(known)}")
-    if flags.side_input not in _OPS[op.name]:
-        raise UsageError(f"{op.name} has no side input: leave --side-input out")
-    return _OPS[op.name][flags.side_input]
+    if op.name not in _WITH_ACTIVATION:
+        return op.formula
+    is_forward = op.formula == spec.ops.BATCH_NORM_ADD
+    base = spec.ops.BATCH_NORM if is_forward else spec.ops.BATCH_NORM_GRAD
+    if flags.activation in spec.SMOOTH_ACTIVATIONS:
+        base += "_smooth"
+    elif not is_forward and flags.activation != "Identity":
+        base = spec.ops.BATCH_NORM_GRAD_EX
+    elif not is_forward:
+        return base  # The gradient of the side input is y_backprop.
+    return base + "_add" * flags.side_input
 
 
 def lines(plan: c_abi.Plan) -> list[str]:

@@ -92,6 +92,14 @@ std::string ReadRequest(const char* formula, const tfbn_explain_args* args,
     request->early_buffer = tf_bn_ops::EarlyBuffer::kInPlace;
     request->second_in_place = true;
   }
+  const auto activation = static_cast<tf_bn_ops::Activation>(args->activation);
+  if (request->formula.is_smooth &&
+      (!tf_bn_ops::IsSmooth(activation) ||
+       args->activation >= tf_bn_ops::kNumActivations)) {
+    return "activation must be that of a formula of smooth ones: TFBN_SILU, "
+           "...";
+  }
+  request->costly_slope = tf_bn_ops::SlopeIsCostly(activation);
   request->threads = args->threads;
   request->caches = tf_bn_ops::MachineCacheSizes();
   if (args->l2_bytes > 0) request->caches.l2_bytes = args->l2_bytes;

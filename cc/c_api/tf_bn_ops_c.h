@@ -68,8 +68,9 @@ typedef struct tfbn_explain_args {
   int64_t outer, channels, inner;
   int32_t dtype;
   int32_t is_training;
-  int32_t in_place; /* Outputs of view shape are the buffers of inputs. */
-  int32_t threads;  /* That the executor offers, the caller's included. */
+  int32_t in_place;   /* Outputs of view shape are the buffers of inputs. */
+  int32_t threads;    /* That the executor offers, the caller's included. */
+  int32_t activation; /* TFBN_SILU, ..., of the formulas of smooth ones. */
   int64_t l2_bytes, llc_bytes; /* Sizes of caches; 0: this machine's. */
 } tfbn_explain_args;
 

@@ -542,7 +542,7 @@ def explained(text: str) -> c_abi.Plan:
         ),
         # Leading zeros do not count.
         ("0" * 5000 + "4x4 NC half", {"view": "4x4x1"}),
-        # An op or its formula can be named; a side input chooses the formula.
+        # An op or its formula can be named; side input and activation choose an op's formula.
         *(
             (f"4x4x4x4 NHWC half --formula={op}", {"formula": formula})
             for op, formula in (
@@ -550,8 +550,11 @@ def explained(text: str) -> c_abi.Plan:
                 (SECOND, SECOND),
                 ("FusedBatchNormEx", "batch_norm"),
                 ("FusedBatchNormEx --side-input", "batch_norm_add"),
-                ("FusedBatchNormGradEx", "batch_norm_grad_ex"),
-                ("FusedBatchNormGradEx --side-input", WITH_SIDE_INPUT),
+                ("FusedBatchNormEx --activation=Silu --side-input", "batch_norm_smooth_add"),
+                ("FusedBatchNormGradEx --side-input", "batch_norm_grad"),
+                ("FusedBatchNormGradEx --activation=Relu", "batch_norm_grad_ex"),
+                ("FusedBatchNormGradEx --activation=Relu6 --side-input", WITH_SIDE_INPUT),
+                ("FusedBatchNormGradEx --activation=LeakyRelu", "batch_norm_grad_smooth"),
                 (WITH_SIDE_INPUT, WITH_SIDE_INPUT),
             )
         ),
@@ -560,6 +563,21 @@ def explained(text: str) -> c_abi.Plan:
 def test_a_description_becomes_a_call(text, call):
     found = explained(text).call
     assert {name: found[name] for name in call} == call
+
+
+@pytest.mark.parametrize(
+    ("activation", "early"), [("Silu", "yes"), ("HardSilu", "no"), ("LeakyRelu", "no")]
+)
+def test_the_plan_is_of_the_activation(activation, early):
+    """A derivative that is cheap is evaluated twice."""
+    flags = f"--formula=FusedBatchNormGradEx --activation={activation}"
+    plan = explained(f"32x8x8x64 NHWC float32 {flags}")
+    assert {field.name: field.value for field in plan.fields}["early_output"] == early
+
+
+def test_a_formula_of_smooth_activations_is_explained_of_one():
+    with pytest.raises(ValueError, match="activation must be that of a formula of smooth ones"):
+        c_abi.explain("batch_norm_smooth", (8, 8, 1), activation="Relu")
 
 
 @pytest.mark.parametrize(
@@ -583,8 +601,11 @@ def test_a_description_becomes_a_call(text, call):
             "has no element type 'half': it has float",
         ),
         ("4x4 NC half --formula=BatchNormTrainingBackprop --frozen", "has no mode 'frozen'"),
-        ("4x4 NC half --side-input", "may have one: FusedBatchNormEx or FusedBatchNormGradEx"),
-        ("4x4x4x4 NHWC half --side-input --formula=FusedBatchNormV3", "has no side input: leave"),
+        ("4x4 NC half --side-input", "goes with --formula=FusedBatchNormEx or FusedBatch"),
+        (
+            "4x4x4x4 NHWC half --activation=Relu --formula=FusedBatchNormV3",
+            "--activation goes with --formula=FusedBatchNormEx or",
+        ),
     ],
 )
 def test_malformed_descriptions_are_one_sentence(text, sentence, capsys):

@@ -159,8 +159,8 @@ void CheckPlan(const Call& call, const How& how, bool is_view) {
       call.view.outer,  call.view.channels,
       call.view.inner,  static_cast<int32_t>(call.dtype),
       call.is_training, how.choices & kInPlaceOver,
-      how.threads,      call.view.outer,
-      call.view.inner};
+      how.threads,      static_cast<int32_t>(call.activation),
+      call.view.outer,  call.view.inner};
   char json[8192];
   char sentence[256];
   const bool has_plan =

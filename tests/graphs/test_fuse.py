@@ -1,8 +1,9 @@
 """tf_bn_ops.rewrite.fuse: what it fuses and what it refuses, and the way back.
 
-Promised: forward and backward places become one node each, with SiLU, hard-SiLU and leaky ReLU in
-any form; a place that is not fused has its reason in `fusion_report` and the log; nothing that is
-fetched, named in `keep` or read elsewhere disappears; control edges stay; `unfuse` is the way back.
+Promised: forward and backward places become one node each, with SiLU and hard-SiLU in any form,
+and leaky ReLU of any slope but 0 and 1; such a place that is not fused has its reason in
+`fusion_report` and the log; nothing that is fetched, named in `keep` or read elsewhere disappears;
+control edges stay; `unfuse` is the way back.
 """
 
 from __future__ import annotations
@@ -208,6 +209,32 @@ def test_a_maximum_is_a_leaky_relu(is_first):
     (node,) = (n for n in fused.node if n.op == EX)
     assert node.attr["leakyrelu_alpha"].f == 0.25
     assert_close(results_of(fused), results_of(graph))
+
+
+@pytest.mark.parametrize("c", [1 / 3, 1 / 6, 0.1, -1.5])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.half])
+def test_a_maximum_with_any_constant_is_a_leaky_relu(c, dtype):
+    graph = graph_def_of(
+        lambda x: tf.maximum((y := norm(tf.cast(x, dtype))), y * tf.constant(c, dtype))
+    )
+    assert EX in ops_of(rewrite.fuse(graph))
+
+
+ALMOST_LEAKY = {
+    "lower bound": lambda y: tf.maximum(y, 1e-20),
+    "least number": lambda y: tf.maximum(y, np.finfo(np.float32).tiny),
+    "steep swish": lambda y: tf.nn.silu(y, beta=4e4),
+    "steeper swish": lambda y: y * tf.sigmoid(1e5 * y),
+}
+
+
+@pytest.mark.parametrize("form", ALMOST_LEAKY)
+def test_what_is_tiny_below_0_is_no_leaky_relu(form):
+    """A lower bound before a logarithm, a steep swish: nothing that is near 0 is taken for it."""
+    concrete = step(lambda x: ALMOST_LEAKY[form](norm(x)), [SHAPES["NHWC"]])
+    assert not {EX, GRAD_EX} & {*ops_of(rewrite.fuse(concrete))}
+    graph = graph_def_of(lambda x: ALMOST_LEAKY[form](norm(x)))
+    assert EX not in ops_of(rewrite.fuse(graph))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])

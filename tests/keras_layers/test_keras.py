@@ -7,6 +7,8 @@ returned.
 
 from __future__ import annotations
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -267,8 +269,13 @@ def test_the_slope_of_a_leaky_relu(tmp_path):
         np.testing.assert_array_equal(loaded(x, training=True), model(x, training=True))
     assert "leakyrelu_alpha" not in BatchNormalization(activation="relu").get_config()
     for wrong in (float("inf"), float("nan")):
-        with pytest.raises(ValueError, match=r"leakyrelu_alpha is (inf|nan), it must be finite"):
+        with pytest.raises(ValueError, match=r"leakyrelu_alpha is (inf|nan), it must be a finite"):
             BatchNormalization(activation="leaky_relu", leakyrelu_alpha=wrong)
+    for wrong in ("0.1", None, [0.1], tf.constant(0.1)):
+        with pytest.raises(TypeError, match="leakyrelu_alpha must be a number"):
+            BatchNormalization(activation="leaky_relu", leakyrelu_alpha=wrong)
+    config = BatchNormalization(activation="leaky_relu", leakyrelu_alpha=np.array(0.5)).get_config()
+    assert json.loads(json.dumps(config)) == config
 
 
 def test_the_mask_of_the_input_counts_with_a_side_input():

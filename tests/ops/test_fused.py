@@ -237,11 +237,11 @@ def test_the_slope_of_a_leaky_relu(is_training, dtype, run):
 
 
 @pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize("alpha", [float("inf"), float("nan"), "0.2", tf.constant(0.2)])
+@pytest.mark.parametrize("alpha", [float("inf"), float("nan"), 1e39, "0.2", tf.constant(0.2)])
 def test_the_slope_of_a_leaky_relu_is_a_finite_number(alpha, is_training):
     inputs = make_inputs("NHWC", "float32")
     kind = ValueError if isinstance(alpha, float) else TypeError
-    with pytest.raises(kind, match=r"leakyrelu_alpha (is .*, it must be finite|must be a number)"):
+    with pytest.raises(kind, match=r"leakyrelu_alpha (is .*, it must be a fi|must be a number)"):
         tf_bn_ops.fused_batch_norm(
             *inputs, is_training=is_training, activation="leaky_relu", leakyrelu_alpha=alpha
         )
@@ -249,8 +249,20 @@ def test_the_slope_of_a_leaky_relu_is_a_finite_number(alpha, is_training):
         with pytest.raises(tf.errors.InvalidArgumentError, match="leakyrelu_alpha must be finite"):
             tf_bn_ops.raw_ops.FusedBatchNormEx(
                 **dict(zip(("x", "scale", "offset", "mean", "variance"), inputs, strict=True)),
-                leakyrelu_alpha=alpha,
-            )
+                activation_mode="LeakyRelu", leakyrelu_alpha=alpha,
+            )  # fmt: skip
+
+
+def test_a_slope_beyond_float64_is_refused_and_one_that_is_not_read_is_not():
+    inputs = make_inputs("NHWC", "float32")
+    with pytest.raises(ValueError, match="leakyrelu_alpha is beyond float64"):
+        tf_bn_ops.fused_batch_norm(*inputs, activation="leaky_relu", leakyrelu_alpha=10**400)
+    for activation in (None, "relu", "silu"):
+        given, want = (
+            tf_bn_ops.fused_batch_norm(*inputs, activation=activation, **alpha)[0]
+            for alpha in ({"leakyrelu_alpha": float("nan")}, {})
+        )
+        np.testing.assert_array_equal(given, want)
 
 
 def second_derivatives(function, is_training, *inputs):

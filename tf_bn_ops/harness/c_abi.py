@@ -77,7 +77,10 @@ class ExplainArgs(ctypes.Structure):
 
     _fields_ = (
         *SIZES,
-        *((name, ctypes.c_int32) for name in ("dtype", "is_training", "in_place", "threads")),
+        *(
+            (name, ctypes.c_int32)
+            for name in ("dtype", "is_training", "in_place", "threads", "activation")
+        ),
         ("l2_bytes", ctypes.c_int64),
         ("llc_bytes", ctypes.c_int64),
     )
@@ -203,18 +206,27 @@ def explain(
     is_training: bool = True,
     in_place: bool = False,
     threads: int = 1,
+    activation: str = "Silu",
     l2_bytes: int = 0,
     llc_bytes: int = 0,
     implementation: str | None = None,
 ) -> Plan:
-    """The plan of a call on the CPU; cache sizes of 0 are those of this machine.
+    """The plan of a call on the CPU; cache sizes of 0 are those of this machine. `activation` is
+    read where the formula is one of smooth activations.
 
     Raises:
       ValueError: with the library's sentence.
       LibraryError, OSError: as `library`.
     """
     args = ExplainArgs(
-        *view, DTYPE_CODES[dtype], is_training, in_place, threads, l2_bytes, llc_bytes
+        *view,
+        DTYPE_CODES[dtype],
+        is_training,
+        in_place,
+        threads,
+        ACTIVATION_CODES[activation],
+        l2_bytes,
+        llc_bytes,
     )
     text = ctypes.create_string_buffer(8192)
     error = ctypes.create_string_buffer(512)

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from tf_bn_ops._arguments import checked_number
 from tf_bn_ops.generated.bindings import Activation
 from tf_bn_ops.keras._fused_call import Behind, fused_call
 from tf_bn_ops.spec import ACTIVATION_MODES, LEAKYRELU_ALPHA, activation_of
@@ -42,7 +43,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
     Args:
       *args: as Keras' layer takes them.
       activation: None, or one that `tf_bn_ops.fused_batch_norm` takes.
-      leakyrelu_alpha: the slope of "leaky_relu" below 0.
+      leakyrelu_alpha: the slope of "leaky_relu" below 0, which others do not read.
       **kwargs: as Keras' layer takes them.
     """
 
@@ -65,8 +66,9 @@ class BatchNormalization(keras.layers.BatchNormalization):
             )
         super().__init__(*args, **kwargs)
         self._activation = activation
+        alpha = checked_number(leakyrelu_alpha, "leakyrelu_alpha", "BatchNormalization")
         if activation == "leaky_relu":
-            (self._leakyrelu_alpha,) = activation_of("LeakyRelu", leakyrelu_alpha).parameters
+            (self._leakyrelu_alpha,) = activation_of("LeakyRelu", alpha).parameters
         self.supports_jit = False
 
     def call(

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from math import inf, isfinite
+from math import inf
 from typing import Any
 
 # The default of the attr leakyrelu_alpha, as of TensorFlow's op.
 LEAKYRELU_ALPHA = 0.2
+_LARGEST_FLOAT = (2 - 2.0**-23) * 2.0**127
 
 
 class Identity:
@@ -117,8 +118,8 @@ class LeakyRelu(Smooth):
     bend = 0.0
 
     def __init__(self, alpha: float = LEAKYRELU_ALPHA) -> None:
-        if not isfinite(alpha):
-            raise ValueError(f"leakyrelu_alpha is {alpha}, it must be finite")
+        if not abs(alpha) <= _LARGEST_FLOAT:  # NaN, too.
+            raise ValueError(f"leakyrelu_alpha is {alpha}, it must be a finite number of float32")
         self.alpha, self.parameters = alpha, (alpha,)
         self.steepest, self.jumps = max(1.0, abs(alpha)), {0.0: abs(1 - alpha)}
 

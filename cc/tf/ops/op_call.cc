@@ -199,7 +199,8 @@ absl::Status OpCall::ReadAttrs(const OpSignature& op, bool saves_rstd,
   TF_RETURN_IF_ERROR(ReadLists(context, &attrs_.activation, &side_inputs_));
   TF_RETURN_IF_ERROR(
       ReadIfThere<float>(context, "leakyrelu_alpha", &attrs_.leakyrelu_alpha));
-  if (!std::isfinite(attrs_.leakyrelu_alpha)) {
+  if (attrs_.activation == Activation::kLeakyRelu &&
+      !std::isfinite(attrs_.leakyrelu_alpha)) {
     return InvalidArgument("leakyrelu_alpha must be finite, but is ",
                            attrs_.leakyrelu_alpha);
   }

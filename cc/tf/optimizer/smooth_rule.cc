@@ -36,8 +36,9 @@ using ::tensorflow::NodeDef;
 // |y|: on both sides of where a piece of an activation ends, and beyond where a
 // clamp would be.
 constexpr double kMagnitudes[] = {
-    1e30, 6e4, 1000, 300,       100,       60,  30,  20,  15,  12,  9,   6.1,
-    5,    4,   3.5,  3 + 1e-12, 3 - 1e-12, 2.5, 1.7, 0.9, 0.3, 0.1, 1e-3};
+    1e30, 6e4, 1000, 300, 100,  60,   30,        20,        15,
+    12,   9,   6.1,  5,   4,    3.5,  3 + 1e-12, 3 - 1e-12, 2.5,
+    1.7,  0.9, 0.3,  0.1, 1e-3, 1e-8, 1e-30};
 constexpr int kSamples = 2 * std::size(kMagnitudes);
 using Numbers = std::array<double, kSamples>;
 
@@ -67,6 +68,7 @@ double Relu6(double v) { return std::fmin(std::fmax(v, 0), 6); }
 
 // What a constant of a type of `digits` binary digits stands for: 1/6, and
 // that times a power of two, where it is the nearest number to it; else itself.
+constexpr int kFloatDigits = 24;
 double Unrounded(double value, int digits) {
   int exponent;
   const double fraction = std::frexp(value, &exponent);
@@ -108,7 +110,7 @@ std::optional<double> NumberOf(const IndexedGraph& graph, const NodeDef* node) {
   }
   switch (type == tensorflow::DT_INVALID ? tensor.dtype() : type) {
     case tensorflow::DT_FLOAT:
-      return Unrounded(number, 24);
+      return Unrounded(number, kFloatDigits);
     case tensorflow::DT_HALF:
       return Unrounded(static_cast<float>(Eigen::half(number)), 11);
     case tensorflow::DT_BFLOAT16:
@@ -125,7 +127,8 @@ std::optional<double> Apply(const NodeDef& node,
   const size_t n = in.size();
   const auto leaky = [&node](double of, double where) {
     const auto alpha = node.attr().find("alpha");
-    const float slope = alpha == node.attr().end() ? 0.2f : alpha->second.f();
+    const double slope = Unrounded(
+        alpha == node.attr().end() ? 0.2f : alpha->second.f(), kFloatDigits);
     return where > 0 ? of : of * slope;
   };
   if (op == "AddN") {
@@ -183,24 +186,29 @@ class Expression {
     // If it is a leaky ReLU: what y, or g, is multiplied by below 0.
     constexpr int kBelow = kSamples - 1;
     static_assert(kY[kBelow] < 0);
-    const auto alpha = static_cast<float>((*values_)[kBelow] /
-                                          (slope ? kG[kBelow] : kY[kBelow]));
+    const auto rounded = static_cast<float>((*values_)[kBelow] /
+                                            (slope ? kG[kBelow] : kY[kBelow]));
+    const double alpha = Unrounded(rounded, kFloatDigits);
     for (int which = 0; which < kNumActivations; ++which) {
       const auto activation = static_cast<Activation>(which);
       if (!IsSmooth(activation)) continue;
       const bool is_leaky = activation == Activation::kLeakyRelu;
       // A ReLU, but for infinities, and no activation.
-      bool is_equal = !is_leaky || (alpha != 0 && alpha != 1);
+      bool is_equal =
+          !is_leaky || (std::isfinite(rounded) && rounded != 0 && rounded != 1);
+      // A leaky ReLU has no form that cancels, and may be tiny below 0.
+      const double cancelled = is_leaky ? 0 : 1e-14;
       for (int i = 0; i < kSamples; ++i) {
         const double k[] = {static_cast<double>(which), alpha};
         const double want = slope ? kG[i] * WithSmooth<true>(kY[i], k[0], k[1])
                                   : WithSmooth<false>(kY[i], k[0], k[1]);
-        is_equal &= std::fabs((*values_)[i] - want) <=
-                    1e-12 * std::fabs(want) + 1e-14 * (1 + std::fabs(kY[i]));
+        is_equal &=
+            std::fabs((*values_)[i] - want) <=
+            1e-12 * std::fabs(want) + cancelled * (1 + std::fabs(kY[i]));
       }
       if (!is_equal) continue;
       chain->smooth = kActivationModes[which];
-      chain->alpha = is_leaky ? alpha : 0;
+      chain->alpha = is_leaky ? rounded : 0;
       return true;
     }
     return false;
