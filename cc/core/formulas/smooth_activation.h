@@ -48,9 +48,10 @@ struct HardSilu {
   static TFBN_HD V Slope(V v, V /*alpha*/) {
     using C = typename LanesOf<V>::Lane;
     const V moved = v + 3;
-    const V inside = v * (C{1} / 6);
-    // Not inside where moved is NaN: the sigmoid is.
-    return Sigmoid(moved) + Select((moved > 0) & (moved < 6), inside, V{});
+    const V inside = moved * (C{1} / 6) + v * (C{1} / 6);
+    // NaN is inside.
+    const V above = Select(moved >= 6, V{} + C{6} * (C{1} / 6), inside);
+    return Select(V{} >= moved, V{}, above);
   }
 
  private:
@@ -94,25 +95,37 @@ static TFBN_HD V ValueOrSlope(V v, V alpha) {
   }
 }
 
+// The first one whose derivative is cheap.
+constexpr Activation FirstCheap() {
+#define TFBN_RETURN_IF(Name) \
+  if (!Name::kSlopeIsCostly) return Activation::k##Name;
+  TFBN_FOR_EACH_SMOOTH_ACTIVATION(TFBN_RETURN_IF)
+#undef TFBN_RETURN_IF
+  return Activation::kIdentity;
+}
+
 // The value, or the derivative, at v of the activation whose number `which` is
-// in all lanes. Cheap derivatives are all evaluated, and one is selected: a
-// third branch made the gradient behind SiLU 1.3 to 1.45 times as slow (GCC,
-// AVX-512, [4096, 64, 1]). XLA's values are classes, whose `which` is known.
+// in all lanes. In vectors the cheap derivatives are all evaluated, and one is
+// selected: a third branch made the gradient behind SiLU 1.3 to 1.45 times as
+// slow (GCC, AVX-512, [4096, 64, 1]).
 template <bool kSlope, typename V>
 static TFBN_HD V WithSmooth(V v, V which, V alpha) {
   using C = typename LanesOf<V>::Lane;
-  constexpr bool kSelects = kSlope && !std::is_class_v<V>;
+  constexpr bool kSelects =
+      kSlope && !std::is_class_v<V> && !std::is_same_v<V, C>;
   const C number = LanesOf<V>::First(which);
   V selected{};
-#define TFBN_TAKE(Name)                                                    \
-  {                                                                        \
-    constexpr C kNumber{static_cast<int>(Activation::k##Name)};            \
-    if constexpr (kSelects && !Name::kSlopeIsCostly) {                     \
-      selected =                                                           \
-          Select(which == V{} + kNumber, Name::Slope(v, alpha), selected); \
-    } else if (number == kNumber) {                                        \
-      return ValueOrSlope<kSlope, Name>(v, alpha);                         \
-    }                                                                      \
+#define TFBN_TAKE(Name)                                                     \
+  {                                                                         \
+    constexpr C kNumber{static_cast<int>(Activation::k##Name)};             \
+    if constexpr (!kSelects || Name::kSlopeIsCostly) {                      \
+      if (number == kNumber) return ValueOrSlope<kSlope, Name>(v, alpha);   \
+    } else {                                                                \
+      const V here = ValueOrSlope<kSlope, Name>(v, alpha);                  \
+      constexpr bool kIsFirst = Activation::k##Name == FirstCheap();        \
+      selected =                                                            \
+          kIsFirst ? here : Select(which == V{} + kNumber, here, selected); \
+    }                                                                       \
   }
   TFBN_FOR_EACH_SMOOTH_ACTIVATION(TFBN_TAKE)
 #undef TFBN_TAKE

@@ -62,9 +62,16 @@ class Ops:
             return functools.partial(self._internal, INTERNAL[name])
         return getattr(self._tf.raw_ops, name)
 
-    def _internal(self, name: str, bessel_correction: bool = True, **arguments: Any) -> Any:
+    def _internal(
+        self,
+        name: str,
+        bessel_correction: bool = True,
+        leakyrelu_alpha: float | None = None,
+        **arguments: Any,
+    ) -> Any:
         """Calls it in a graph, as an op without a Python name has to be. Shapes are unknown there:
-        those of _FusedBatchNormEx are held to cuDNN's multiples of 4 channels."""
+        those of _FusedBatchNormEx are held to cuDNN's multiples of 4 channels. The two attrs it
+        does not have; the slope is that of no activation it has."""
         from tensorflow.python.framework import op_def_library
 
         assert bessel_correction, "TensorFlow's op has no such attr: as_internal"
