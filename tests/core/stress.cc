@@ -109,9 +109,13 @@ std::vector<Problem> Problems() {
         call.view = view;
         call.is_training = is_training;
         call.float64_statistics = part.float64_statistics;
-        // Without y there is the plain gradient alone.
-        if (has_options || part.formula != tf_bn_ops::FormulaKind::kGradient ||
-            part.float64_statistics) {
+        // Statistics and the second order know none; without y there is the
+        // plain gradient alone.
+        constexpr uint32_t kY = tf_bn_ops::fuzz::Bits(tf_bn_ops::Role::kY);
+        const bool is_gradient =
+            part.formula == tf_bn_ops::FormulaKind::kGradient;
+        if (is_gradient ? has_options || part.float64_statistics
+                        : (part.roles & kY) != 0) {
           call.activation = tf_bn_ops::Activation::kRelu;
         }
         call.epsilon = 1e-3;
@@ -138,7 +142,11 @@ Arrays ArraysOf(const Problem& problem) {
 
 bool ComputeByCAbi(const tf_bn_ops::Call& call, int threads) {
   char error[256];
-  return tfbn_cpu_run(&call, nullptr, threads, error, sizeof(error)) == 0;
+  if (tfbn_cpu_run(&call, nullptr, threads, error, sizeof(error)) == 0) {
+    return true;
+  }
+  std::fprintf(stderr, "refused: %s\n", error);
+  return false;
 }
 
 void Compute(const tf_bn_ops::Call& call, tf_bn_ops::Executor& threads) {
