@@ -51,6 +51,14 @@ def checked_number(value: Any, argument: str, function: str) -> float:
     raise _no_number(value, argument, function)
 
 
+def checked_alpha(value: Any, activation: str | None, function: str) -> float:
+    """`value` as the slope of "leaky_relu", or a TypeError; a ValueError where that is the
+    activation and float32 has no such number."""
+    alpha = checked_number(value, "leakyrelu_alpha", function)
+    spec.activation_of(spec.ACTIVATION_MODES[activation], alpha)
+    return alpha
+
+
 def checked_epsilon(epsilon: Any, function: str) -> float:
     return checked_number(epsilon, "epsilon", function)
 

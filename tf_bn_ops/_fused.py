@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tf_bn_ops import _recording, _replicas
-from tf_bn_ops._arguments import checked_epsilon, checked_number
+from tf_bn_ops._arguments import checked_alpha, checked_epsilon, checked_number
 from tf_bn_ops.generated import bindings
 from tf_bn_ops.generated.bindings import Activation
 from tf_bn_ops.spec import (
@@ -207,8 +207,6 @@ def _checked(
 ) -> _Attrs:
     epsilon = checked_epsilon(epsilon, "fused_batch_norm")
     factor = checked_number(factor, "exponential_avg_factor", "fused_batch_norm")
-    # What is cached for 0 must not differ from what would be for -0, which is equal.
-    alpha = checked_number(alpha, "leakyrelu_alpha", "fused_batch_norm") + 0.0
     data_format = data_format.decode() if isinstance(data_format, bytes) else data_format
     for argument, value, allowed in (
         ("data_format", data_format, [*DATA_FORMATS]),  # A list, which takes any type.
@@ -216,7 +214,8 @@ def _checked(
     ):
         if value not in allowed:
             raise ValueError(f"{argument} is {value!r}, it must be one of {allowed}")
-    activation_of(ACTIVATION_MODES[activation], alpha)
+    # 0 for -0: the two are equal, so that either may be in the cache.
+    alpha = checked_alpha(alpha, activation, "fused_batch_norm") + 0.0
     is_training = bool(is_training)
     averages = is_training and factor != 1.0
     shared = {"epsilon": epsilon, "data_format": data_format, "is_training": is_training}

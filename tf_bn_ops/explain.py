@@ -73,7 +73,7 @@ def plan(flags: argparse.Namespace) -> c_abi.Plan:
             is_training=not flags.frozen,
             in_place=flags.in_place,
             threads=flags.threads,
-            activation=flags.activation if flags.activation in spec.SMOOTH_ACTIVATIONS else "Silu",
+            activation=flags.activation,
         )
     except ValueError as error:
         raise UsageError(f"{flags.shape} cannot be explained: {error}") from error

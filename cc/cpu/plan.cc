@@ -377,7 +377,7 @@ class Planner {
   // Whether an early output has the buffer of the only result, as a product.
   bool IsProduct() const { return request_.formula.outputs == 1; }
 
-  // How the loops of both passes go through the rows of a tile. Those of
+  // How the loops of both passes go through the rows of a tile. The rows of
   // kSegments lie side by side.
   void ChooseLoops() {
     const bool is_rows = plan_.partition.kind == Partition::kRows;

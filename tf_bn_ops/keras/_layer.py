@@ -6,10 +6,10 @@ from typing import Any
 
 import keras
 
-from tf_bn_ops._arguments import checked_number
+from tf_bn_ops._arguments import checked_alpha
 from tf_bn_ops.generated.bindings import Activation
 from tf_bn_ops.keras._fused_call import Behind, fused_call
-from tf_bn_ops.spec import ACTIVATION_MODES, LEAKYRELU_ALPHA, activation_of
+from tf_bn_ops.spec import ACTIVATION_MODES, LEAKYRELU_ALPHA
 
 __all__ = ["BatchNormalization"]
 
@@ -49,7 +49,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
 
     # Class attributes, because a replaced layer has not been through __init__.
     _activation: Activation | None = None
-    _leakyrelu_alpha = LEAKYRELU_ALPHA  # Of an instance with "leaky_relu".
+    _leakyrelu_alpha = LEAKYRELU_ALPHA
     # In a call so far; the calls of a functional model are in its nodes.
     _has_side_input = False
 
@@ -66,9 +66,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
             )
         super().__init__(*args, **kwargs)
         self._activation = activation
-        alpha = checked_number(leakyrelu_alpha, "leakyrelu_alpha", "BatchNormalization")
-        if activation == "leaky_relu":
-            (self._leakyrelu_alpha,) = activation_of("LeakyRelu", alpha).parameters
+        self._leakyrelu_alpha = checked_alpha(leakyrelu_alpha, activation, "BatchNormalization")
         self.supports_jit = False
 
     def call(

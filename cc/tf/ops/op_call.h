@@ -42,8 +42,9 @@ inline bool ReadsStatistics(const Call& call) {
   return !call.is_training || call.exponential_avg_factor != 1;
 }
 
-// Whether a call of these attrs reads its input of this role, in some shape: in
-// training not the statistics, without an activation neither offset nor y.
+// Whether a call of these attrs reads its input of this role, in some shape. A
+// forward op may not read the statistics, and a gradient without an activation
+// reads neither offset nor y.
 inline bool ReadsByAttrs(const Call& call, Role role) {
   const bool is_forward = call.formula == FormulaKind::kForward;
   const bool is_statistic = role == Role::kMean || role == Role::kVariance;
