@@ -1,7 +1,7 @@
-"""Batch normalization: this library's ops, but for TensorFlow's forward op if frozen.
+"""Batch normalization: this library's ops, but for TensorFlow's in graphs if frozen.
 
-So a graph for inference holds TensorFlow's FusedBatchNormV3 alone, and loads anywhere; its gradient
-is a Python function (_recording.py). The ops of training have registered gradients.
+So a graph for inference holds TensorFlow's FusedBatchNormV3, or the formula, and loads anywhere;
+its gradient is a Python function (_recording.py). The ops of training have registered gradients.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tf_bn_ops import _recording, _replicas
+from tf_bn_ops import _enable, _recording, _replicas
 from tf_bn_ops._arguments import checked_alpha, checked_epsilon, checked_number
 from tf_bn_ops.generated import bindings
 from tf_bn_ops.generated.bindings import Activation
@@ -66,7 +66,9 @@ def fused_batch_norm(
 
     If frozen, all of them are TensorFlow's, and the graph holds nothing of this library: such a
     function can be saved, and loaded anywhere; what was loaded has TensorFlow's gradients. A
-    function that trains, or takes the gradient, holds this library's ops.
+    function that trains, or takes the gradient, holds this library's ops. Channels first, where
+    TensorFlow's CPU kernel transposes x and y, the graph holds the formula's four ops, and eager
+    calls run this library's op, unless there is a GPU or `enable` has put its kernels in place.
 
     `synchronized` takes the statistics in training from the batch that all replicas of a step of
     `tf.distribute` hold together, whatever each of them holds, no samples included. Call it on
@@ -161,7 +163,8 @@ def fused_batch_norm(
     # it may fuse the op into, else before it (docs/adr/0037). Below a tape it fuses nothing, and y
     # stays next to what is behind, for this library's optimizer.
     in_convolution = False
-    if not attrs.is_training and not is_wide and not tf.executing_eagerly():
+    avoids_op = not attrs.is_training and not is_wide and _avoids_op(attrs.data_format)
+    if not (attrs.is_training or is_wide or avoids_op or tf.executing_eagerly()):
         is_recorded = record.could_possibly_record()
         vectors = (scale, offset, mean, variance)
         in_convolution = not is_recorded and _is_of_convolution(x, attrs, vectors)
@@ -173,8 +176,10 @@ def fused_batch_norm(
     if attrs.is_training:
         y, *statistics = _training_op(attrs, name, inputs, side_inputs)[:3]
     else:
-        frozen = _frozen_formula if is_wide or is_symbolic else _frozen
-        y = frozen(attrs, name, *inputs)
+        if is_wide or is_symbolic:
+            y = _frozen_formula(attrs, name, *inputs)
+        else:
+            y = _frozen(attrs, name, avoids_op, *inputs)
         if in_convolution:
             y = tf.ensure_shape(y, [None] * y.shape.rank)
         y = _activated(attrs, y, *side_inputs)
@@ -352,34 +357,49 @@ def _by_parts(
     return BatchNorm(y, *(tf.cast(value, scale.dtype) for value in averages))
 
 
+def _avoids_op(data_format: str) -> bool:
+    """Whether the frozen op is left out, because TensorFlow's kernel transposes x and y and takes
+    1.4 to 11 times as long as the formula: channels first on a CPU, unless the op runs on this
+    library or is fused by it. The op stays in graphs without functions, whose authors look for it,
+    and where its gradient is overridden."""
+    import tensorflow as tf
+
+    _, channels_last = DATA_FORMATS[data_format]
+    if channels_last or _enable.takes_ops() or tf.config.list_physical_devices("GPU"):
+        return False
+    if tf.executing_eagerly():
+        return True
+    graph = tf.compat.v1.get_default_graph()
+    return graph.building_function and "FusedBatchNormV3" not in graph._gradient_override_map
+
+
 def _frozen(
-    attrs: _Attrs, name: str | None, x: Any, scale: Any, offset: Any, mean: Any, variance: Any
+    attrs: _Attrs,
+    name: str | None,
+    avoids_op: bool,
+    x: Any,
+    scale: Any,
+    offset: Any,
+    mean: Any,
+    variance: Any,
 ) -> Any:
-    """y of TensorFlow's op with a gradient of its own, by mean and variance too."""
+    """y of TensorFlow's op, or of what is faster, with a gradient of its own, by mean and variance
+    too."""
     import tensorflow as tf
     from tensorflow.python import pywrap_tfe
     from tensorflow.python.eager import record
     from tensorflow.python.ops import gen_nn_ops
 
-    def forward() -> Any:
-        factor = 1.0  # The op's default is an int, whose conversion takes 50 us.
-        epsilon, data_format, is_training = attrs[:3]
-        return gen_nn_ops.fused_batch_norm_v3(
-            x, scale, offset, mean, variance, epsilon, factor, data_format, is_training, name
-        )
-
-    if tf.executing_eagerly() and not record.could_possibly_record():
-        return forward()[0]
-    with record.stop_recording():
-        y, *_, reserve_space_3 = forward()
+    inputs = x, scale, offset, mean, variance
+    is_eager = tf.executing_eagerly()
     # Eagerly there are six more ops to be saved.
-    reads_statistics = not tf.executing_eagerly() or bool(
+    reads_statistics = not is_eager or bool(
         pywrap_tfe.TFE_Py_TapeSetPossibleGradientTypes([mean, variance])
     )
 
     def gradient(y_backprop: Any) -> Sequence[Any]:
         backward = ops.fused_batch_norm_grad_v3(
-            y_backprop, x, scale, mean, variance, reserve_space_3, **attrs.of_gradient
+            y_backprop, x, scale, mean, variance, constant(0.0, 0), **attrs.of_gradient
         )
         if not reads_statistics:
             return *backward[:3], None, None
@@ -388,15 +408,33 @@ def _frozen(
         of_variance = -0.5 * scale * tf.square(rstd) * backward.scale_backprop
         return *backward[:3], of_mean, of_variance
 
-    _recording.attach(gradient, [x, scale, offset, mean, variance], [y])
+    def forward(*inputs: Any) -> Any:
+        if avoids_op and is_eager:
+            return ops.fused_batch_norm_v3(*inputs, name=name, **attrs.of_gradient).y
+        if avoids_op:
+            return _frozen_formula(attrs, name, *inputs)
+        factor = 1.0  # The op's default is an int, whose conversion takes 50 us.
+        epsilon, data_format, is_training = attrs[:3]
+        return gen_nn_ops.fused_batch_norm_v3(
+            *inputs, epsilon, factor, data_format, is_training, name
+        ).y
+
+    if not record.could_possibly_record() and (is_eager or avoids_op):
+        return forward(*inputs)
+    if avoids_op and not is_eager:  # It is several operations.
+        return _recording.recorded(lambda *inputs: [forward(*inputs)], gradient, *inputs)[0]
+    with record.stop_recording():
+        y = forward(*inputs)
+    _recording.attach(gradient, [*inputs], [y])
     return y
 
 
 def _frozen_formula(
     attrs: _Attrs, name: str | None, x: Any, scale: Any, offset: Any, mean: Any, variance: Any
 ) -> Any:
-    """The formula in TensorFlow's public functions: for float64, which FusedBatchNormV3 does not
-    take, and for symbolic tensors, which it does not take either."""
+    """The formula in TensorFlow's public functions: for float64 and symbolic tensors, which
+    FusedBatchNormV3 does not take, and where its kernel transposes. The mean is subtracted first,
+    as the op does: x * a + b, which takes up to a third less, loses digits at a large mean."""
     import tensorflow as tf
 
     rank, channels_last = DATA_FORMATS[attrs.data_format]
@@ -404,9 +442,12 @@ def _frozen_formula(
     # Not -1: a vector of another length than the channels is refused.
     channel = -1 if channels_last else 1
     shape[channel] = x.shape[channel] or tf.shape(x, out_type=tf.int64)[channel]
-    vectors = (tf.reshape(vector, shape) for vector in (mean, variance, offset, scale))
-    y = tf.nn.batch_normalization(tf.cast(x, scale.dtype), *vectors, attrs.epsilon, name)
-    return tf.cast(y, x.dtype)
+    with tf.name_scope(name or "fused_batch_norm"):
+        scale_rstd = scale * tf.math.rsqrt(variance + attrs.epsilon)
+        vectors = (tf.reshape(vector, shape) for vector in (mean, scale_rstd, offset))
+        center, factor, shift = vectors
+        y = (tf.cast(x, scale.dtype) - center) * factor + shift
+        return tf.cast(y, x.dtype)
 
 
 def _activated(attrs: _Attrs | None, y: Any, side_input: Any = None) -> Any:

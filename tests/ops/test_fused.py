@@ -530,20 +530,61 @@ def test_constants_are_those_of_the_device():
     assert [round(float(line), 2) for line in forked.output(ON_TWO_DEVICES).split()] == [4, -1] * 4
 
 
+def ops_of(function, *args):
+    return {node.op for node in function.get_concrete_function(*args).graph.as_graph_def().node}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mean", "roundoff"),
+    [("half", 1024, 2**-11), ("bfloat16", 65536, 2**-8), ("float32", 65536, 2**-24)],
+)
+@pytest.mark.parametrize("data_format", ["NCHW", "NCDHW"])
+def test_channels_first_inference_has_no_op_that_transposes(data_format, dtype, mean, roundoff):
+    """Right at a mean that x * a + b would lose five digits of, in functions, eagerly, on tapes."""
+    x, scale, offset, _, variance = make_inputs(data_format, dtype)
+    x = tf.cast(tf.cast(x, tf.float32) + mean, dtype)
+    mean = tf.fill([CHANNELS], float(mean))
+    wide = [tf.cast(value, tf.float64) for value in (x, scale, offset, mean, variance)]
+    want = tf.cast(formula(*wide, data_format, False, 1)[0], dtype)
+
+    def infer(x):
+        return tf_bn_ops.fused_batch_norm(
+            x, scale, offset, mean, variance, EPSILON, data_format, is_training=False
+        ).y
+
+    def differentiated(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            return tape.gradient(infer(x), x), infer(x)
+
+    inference, both = tf.function(infer), tf.function(differentiated)
+    assert not {"FusedBatchNormV3", "Transpose"} & (ops_of(inference, x) | ops_of(both, x))
+    assert "TfBnOps>FusedBatchNormGradV3" in ops_of(both, x)
+    for y in (inference(x), infer(x), both(x)[1], differentiated(x)[1]):
+        np.testing.assert_allclose(
+            *(tf.cast(value, tf.float64) for value in (y, want)), 8 * roundoff, 8 * roundoff
+        )
+
+
 @pytest.mark.parametrize("data_format", SHAPES)
 def test_a_gradient_that_the_graph_overrides(data_format):
     """Explanations such as guided backpropagation take another one of the frozen op."""
     name = f"Doubled{data_format}"
     tf.RegisterGradient(name)(lambda op, dy, *_: [2 * dy, *[None] * 4])
     x, *vectors = (tensor.numpy() for tensor in make_inputs(data_format, "float32"))
-    with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
-        x = tf.constant(x)
+
+    def overridden(x):
+        graph = tf.compat.v1.get_default_graph()
         with graph.gradient_override_map({"FusedBatchNormV3": name}):
             y = tf_bn_ops.fused_batch_norm(
                 x, *vectors, data_format=data_format, is_training=False, activation="relu"
             ).y
-        got, passed = session.run([tf.gradients(y, x)[0], y > 0])
-    np.testing.assert_array_equal(got, 2 * passed)
+        return tf.gradients(y, x)[0], y > 0
+
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        in_session = session.run(overridden(tf.constant(x)))
+    for got, passed in (in_session, tf.function(overridden)(x)):
+        np.testing.assert_array_equal(got, 2 * tf.cast(passed, tf.float32))
 
 
 # ---- Every way to differentiate, in every place --------------------------------------------------
