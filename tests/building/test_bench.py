@@ -219,6 +219,11 @@ def test_the_pages_show_the_recorded_run():
         assert f"| {m.row.name} | {m.row.layout} | {m.row.dtype} |" in site
 
 
+def test_the_page_shows_the_networks_of_a_second_processor():
+    text, run = report.PAGE.read_text("utf-8"), results.load(report.NETWORKS)
+    assert report.with_overview(text, report._networks(run), report.BEGIN_NETWORKS) == text
+
+
 def test_results_are_read_back_and_checked(tmp_path):
     run = _fake_run(_FakeWorker("tf_bn_ops"), _FakeWorker("tensorflow"))
     run.networks = [
@@ -374,7 +379,7 @@ def test_a_sweep_ends_in_time(monkeypatch, tmp_path):
 
 
 def test_the_page_shows_the_recorded_sweep():
-    text = sweep.PAGE.read_text("utf-8")
+    text = report.PAGE.read_text("utf-8")
     written = sweep.text(sweep.load(sweep.RECORDED))
     assert report.with_overview(text, written, sweep.BEGIN) == text
 

@@ -65,8 +65,9 @@ FUSIONS = [(None, False), (None, True), ("relu", True), ("relu6", False), ("leak
 
 
 def on_the_op(name, training) -> bool:
-    """Inference in float32 is Keras' arithmetic."""
-    return (training or "mixed" in LAYERS[name][2]) and name not in ON_KERAS_PATH
+    """Inference in float32 is Keras' arithmetic, channels first in 16 bits the op's."""
+    _, axis, policy, _ = LAYERS[name]
+    return (training or ("mixed" in policy and axis == -1)) and name not in ON_KERAS_PATH
 
 
 def results_of(layer, call, x, side) -> list:

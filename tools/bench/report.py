@@ -19,6 +19,9 @@ from bench.rows import CALLS, GRADIENT, LATENCY
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RECORDED = ROOT / "docs" / "benchmarks" / "results.json"
 BEGIN = "<!-- written by make bench ARGS=--record from docs/benchmarks/results.json -->"
+# Of a run of networks alone: a second processor.
+NETWORKS = ROOT / "docs" / "benchmarks" / "networks.json"
+BEGIN_NETWORKS = '<!-- written by make bench ARGS="--sections=network --record" -->'
 END = "<!-- end of what make bench ARGS=--record writes -->"
 ALL_TABLES = "<!-- make docs inserts all tables here -->"  # Replaced by `page`.
 
@@ -324,14 +327,7 @@ def _overviews(run: Run) -> str:
             parts += [call.lead, overview_table(run, name).markdown()]
     if side := max((m.side for m in run.networks), default=0):
         largest = dataclasses.replace(run, networks=[m for m in run.networks if m.side == side])
-        parts += [
-            wrapped(
-                f"A training step of whole networks on {processor(run.machine)}: with Keras' batch "
-                "norm, with this library's, fused with the activations behind it, and with none of "
-                "them:"
-            ),
-            network_table(largest, True).markdown(),
-        ]
+        parts.append(_networks(largest))
         if (kept := kept_table(largest)).rows:
             parts += [
                 "What it keeps for its gradient, beside weights and images:",
@@ -340,8 +336,17 @@ def _overviews(run: Run) -> str:
     return "\n\n".join(parts)
 
 
+def _networks(run: Run) -> str:
+    words = (
+        f"A training step of whole networks on {processor(run.machine)}: with Keras' batch norm, "
+        "with this library's, fused with the activations behind it, and with none of them:"
+    )
+    return f"{wrapped(words)}\n\n{network_table(run, True).markdown()}"
+
+
 # What `record` writes into which page.
-PAGES = {ROOT / "README.md": _headline, ROOT / "docs" / "benchmarks.md": _overviews}
+PAGE = ROOT / "docs" / "benchmarks.md"
+PAGES = {ROOT / "README.md": _headline, PAGE: _overviews}
 
 
 def with_overview(text: str, written: str, begin: str = BEGIN) -> str:
@@ -351,12 +356,16 @@ def with_overview(text: str, written: str, begin: str = BEGIN) -> str:
 
 
 def record(run: Run) -> list[pathlib.Path]:
-    """Writes results.json and the overviews; returns the files."""
-    results.save(run, RECORDED)
-    run = results.load(RECORDED)  # The file's figures are rounded, and the pages show the file.
-    for page, write in PAGES.items():
-        page.write_text(with_overview(page.read_text("utf-8"), write(run)), "utf-8")
-    return [RECORDED, *PAGES]
+    """Writes results.json and the overviews, or, of networks alone, a file and a table beside them;
+    returns the files."""
+    alone = not run.of_section(GRADIENT)
+    recorded, begin = (NETWORKS, BEGIN_NETWORKS) if alone else (RECORDED, BEGIN)
+    pages = {PAGE: _networks} if alone else PAGES
+    results.save(run, recorded)
+    run = results.load(recorded)  # The file's figures are rounded, and the pages show the file.
+    for page, write in pages.items():
+        page.write_text(with_overview(page.read_text("utf-8"), write(run), begin), "utf-8")
+    return [recorded, *pages]
 
 
 def site_page(run: Run) -> str:

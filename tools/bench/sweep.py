@@ -40,7 +40,6 @@ OURS, TENSORFLOW, KERAS = "tf_bn_ops", "TensorFlow", "Keras"
 _TURNS, _MORE_TURNS = 3, 15
 _WORST = 10
 RECORDED = report.ROOT / "docs" / "benchmarks" / "sweep.json"
-PAGE = report.ROOT / "docs" / "benchmarks.md"
 BEGIN = '<!-- written by make bench ARGS="--sections=sweep --record" -->'
 
 
@@ -319,9 +318,9 @@ def load(path: pathlib.Path) -> Sweep:
 def record(sweep: Sweep) -> list[pathlib.Path]:
     """Writes the file and the page; returns both."""
     save(sweep, RECORDED)
-    page = report.with_overview(PAGE.read_text("utf-8"), text(load(RECORDED)), BEGIN)
-    PAGE.write_text(page, "utf-8")
-    return [RECORDED, PAGE]
+    page = report.with_overview(report.PAGE.read_text("utf-8"), text(load(RECORDED)), BEGIN)
+    report.PAGE.write_text(page, "utf-8")
+    return [RECORDED, report.PAGE]
 
 
 if __name__ == "__main__":
