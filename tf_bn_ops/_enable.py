@@ -30,12 +30,12 @@ _ONEDNN_OPS = tuple("_MklNative" + op.removeprefix("_") for op in _OPS)
 # The last line that said what is on.
 _said = ""
 
-_takes_ops = False
+_has_kernels = False
 
 
-def takes_ops() -> bool:
-    """Whether TensorFlow's batch norm ops run on this library's kernels here, or are fused."""
-    return _takes_ops
+def has_kernels() -> bool:
+    """Whether TensorFlow's batch norm ops run on this library's kernels."""
+    return _has_kernels
 
 
 def log_refusal(sentence: str) -> None:
@@ -156,8 +156,8 @@ def put_in_place(kernels: bool, keras: bool, fuse: bool) -> Enabled:
         fuse=tried(fuse, _enable_fusion),
         refusals=tuple(refusals),
     )
-    global _takes_ops
-    _takes_ops |= bool(enabled.kernels) or enabled.fuse
+    global _has_kernels
+    _has_kernels |= bool(enabled.kernels)
     if enabled.kernels or enabled.keras or enabled.fuse:
         _selected()  # Refused here, and not by the first training step.
     _report.record()

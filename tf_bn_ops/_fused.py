@@ -67,8 +67,8 @@ def fused_batch_norm(
     If frozen, all of them are TensorFlow's, and the graph holds nothing of this library: such a
     function can be saved, and loaded anywhere; what was loaded has TensorFlow's gradients. A
     function that trains, or takes the gradient, holds this library's ops. Channels first, where
-    TensorFlow's CPU kernel transposes x and y, the graph holds the formula's four ops, and eager
-    calls run this library's op, unless there is a GPU or `enable` has put its kernels in place.
+    TensorFlow's CPU kernel transposes x and y, the graph holds the formula's ops instead of it,
+    unless there is a GPU or `enable` has put this library's kernels in its place.
 
     `synchronized` takes the statistics in training from the batch that all replicas of a step of
     `tf.distribute` hold together, whatever each of them holds, no samples included. Call it on
@@ -163,7 +163,7 @@ def fused_batch_norm(
     # it may fuse the op into, else before it (docs/adr/0037). Below a tape it fuses nothing, and y
     # stays next to what is behind, for this library's optimizer.
     in_convolution = False
-    avoids_op = not attrs.is_training and not is_wide and _avoids_op(attrs.data_format)
+    avoids_op = _avoids_op(attrs, x, (scale, offset, mean, variance))
     if not (attrs.is_training or is_wide or avoids_op or tf.executing_eagerly()):
         is_recorded = record.could_possibly_record()
         vectors = (scale, offset, mean, variance)
@@ -357,20 +357,31 @@ def _by_parts(
     return BatchNorm(y, *(tf.cast(value, scale.dtype) for value in averages))
 
 
-def _avoids_op(data_format: str) -> bool:
-    """Whether the frozen op is left out, because TensorFlow's kernel transposes x and y and takes
-    1.4 to 11 times as long as the formula: channels first on a CPU, unless the op runs on this
-    library or is fused by it. The op stays in graphs without functions, whose authors look for it,
-    and where its gradient is overridden."""
+def _avoids_op(attrs: _Attrs, x: Any, vectors: Sequence[Any]) -> bool:
+    """Whether the formula takes the place of the frozen op, because TensorFlow's kernel transposes
+    x and y and takes 1.4 to 11 times as long: channels first on a CPU, unless the op runs on this
+    library. The op stays where it would refuse its inputs, is looked for (in graphs that are no
+    function) or has another gradient, and eagerly for what is small."""
     import tensorflow as tf
 
-    _, channels_last = DATA_FORMATS[data_format]
-    if channels_last or _enable.takes_ops() or tf.config.list_physical_devices("GPU"):
+    _, channels_last = DATA_FORMATS[attrs.data_format]
+    if (
+        attrs.is_training
+        or channels_last
+        or x.dtype not in (tf.half, tf.bfloat16, tf.float32)
+        or any(vector.dtype != tf.float32 for vector in vectors)
+        or _enable.has_kernels()
+        or tf.config.list_physical_devices("GPU")
+    ):
         return False
     if tf.executing_eagerly():
-        return True
+        return (x.shape.num_elements() or 0) >= _LEAST_EAGER
     graph = tf.compat.v1.get_default_graph()
     return graph.building_function and "FusedBatchNormV3" not in graph._gradient_override_map
+
+
+# Elements of which the formula's ops take no longer than one op, called one by one.
+_LEAST_EAGER = 1 << 16
 
 
 def _frozen(
@@ -383,8 +394,8 @@ def _frozen(
     mean: Any,
     variance: Any,
 ) -> Any:
-    """y of TensorFlow's op, or of what is faster, with a gradient of its own, by mean and variance
-    too."""
+    """y of TensorFlow's op, or of the formula in its place, with a gradient of its own, by mean and
+    variance too."""
     import tensorflow as tf
     from tensorflow.python import pywrap_tfe
     from tensorflow.python.eager import record
@@ -392,6 +403,18 @@ def _frozen(
 
     inputs = x, scale, offset, mean, variance
     is_eager = tf.executing_eagerly()
+
+    def forward(*inputs: Any) -> Any:
+        if avoids_op:
+            return _frozen_formula(attrs, None, *inputs)
+        factor = 1.0  # The op's default is an int, whose conversion takes 50 us.
+        epsilon, data_format, is_training = attrs[:3]
+        return gen_nn_ops.fused_batch_norm_v3(
+            *inputs, epsilon, factor, data_format, is_training, name
+        ).y
+
+    if is_eager and not record.could_possibly_record():
+        return forward(*inputs)
     # Eagerly there are six more ops to be saved.
     reads_statistics = not is_eager or bool(
         pywrap_tfe.TFE_Py_TapeSetPossibleGradientTypes([mean, variance])
@@ -408,21 +431,8 @@ def _frozen(
         of_variance = -0.5 * scale * tf.square(rstd) * backward.scale_backprop
         return *backward[:3], of_mean, of_variance
 
-    def forward(*inputs: Any) -> Any:
-        if avoids_op and is_eager:
-            return ops.fused_batch_norm_v3(*inputs, name=name, **attrs.of_gradient).y
-        if avoids_op:
-            return _frozen_formula(attrs, name, *inputs)
-        factor = 1.0  # The op's default is an int, whose conversion takes 50 us.
-        epsilon, data_format, is_training = attrs[:3]
-        return gen_nn_ops.fused_batch_norm_v3(
-            *inputs, epsilon, factor, data_format, is_training, name
-        ).y
-
-    if not record.could_possibly_record() and (is_eager or avoids_op):
-        return forward(*inputs)
-    if avoids_op and not is_eager:  # It is several operations.
-        return _recording.recorded(lambda *inputs: [forward(*inputs)], gradient, *inputs)[0]
+    if avoids_op:  # It is several operations.
+        return _recording.recorded(lambda *of: [forward(*of)], gradient, *inputs, name=name)[0]
     with record.stop_recording():
         y = forward(*inputs)
     _recording.attach(gradient, [*inputs], [y])
@@ -442,10 +452,16 @@ def _frozen_formula(
     # Not -1: a vector of another length than the channels is refused.
     channel = -1 if channels_last else 1
     shape[channel] = x.shape[channel] or tf.shape(x, out_type=tf.int64)[channel]
+
+    def along_channels(vector: Any) -> Any:
+        vector.shape.assert_has_rank(1)
+        if vector.shape.rank is None:
+            vector = tf.ensure_shape(vector, [None])
+        return tf.reshape(vector, shape)
+
     with tf.name_scope(name or "fused_batch_norm"):
-        scale_rstd = scale * tf.math.rsqrt(variance + attrs.epsilon)
-        vectors = (tf.reshape(vector, shape) for vector in (mean, scale_rstd, offset))
-        center, factor, shift = vectors
+        center, shift, factor, spread = map(along_channels, (mean, offset, scale, variance))
+        factor = factor * tf.math.rsqrt(spread + attrs.epsilon)
         y = (tf.cast(x, scale.dtype) - center) * factor + shift
         return tf.cast(y, x.dtype)
 

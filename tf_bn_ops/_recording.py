@@ -48,12 +48,15 @@ def attach(
 
 
 def recorded(
-    function: Callable[..., Sequence[Any]], gradient: Callable[..., Sequence[Any]], *inputs: Any
+    function: Callable[..., Sequence[Any]],
+    gradient: Callable[..., Sequence[Any]],
+    *inputs: Any,
+    name: str | None = None,
 ) -> Any:
     """The tensors that function(*inputs) returns, whose derivative by `inputs` is `gradient`.
 
-    They are outputs of an operation behind, so that a derivative of something else that
-    `function` reads computes nothing of it.
+    They are outputs of an operation behind, of that name, so that a derivative of something else
+    that `function` reads computes nothing of it.
     """
     import tensorflow as tf
     from tensorflow.python.eager import record
@@ -61,7 +64,7 @@ def recorded(
     inputs = tuple(captured(*inputs))
     with record.stop_recording():
         values = function(*inputs)
-        outputs = tf.identity_n([*values, *inputs])[: len(values)]
+        outputs = tf.identity_n([*values, *inputs], name)[: len(values)]
     nothing = [None] * len(values)
     attach(lambda *grads: [*nothing, *gradient(*grads)], [*values, *inputs], outputs)
     return outputs

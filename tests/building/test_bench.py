@@ -430,7 +430,7 @@ def test_a_turn_steps_the_same_network_with_every_variant(monkeypatch):
         x = keras.layers.BatchNormalization()(keras.layers.Conv2D(4, 3)(inputs_))
         x = keras.layers.BatchNormalization()(keras.layers.ReLU(name="relu")(x))
         x = keras.layers.Add()([keras.layers.Conv2D(4, 1)(x), x])
-        x = keras.layers.Conv2D(4, 1)(keras.layers.Activation("relu", name="behind")(x))
+        x = keras.layers.Conv2D(4, 1)(keras.layers.Activation("relu", name="behind")(x)) * 2.0
         x = keras.layers.Conv2D(4, 1)(keras.layers.ReLU(name="not_behind")(x))
         return keras.Model(inputs_, keras.layers.Dense(1000, "softmax")(keras.layers.Flatten()(x)))
 

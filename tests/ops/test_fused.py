@@ -539,8 +539,11 @@ def ops_of(function, *args):
     [("half", 1024, 2**-11), ("bfloat16", 65536, 2**-8), ("float32", 65536, 2**-24)],
 )
 @pytest.mark.parametrize("data_format", ["NCHW", "NCDHW"])
-def test_channels_first_inference_has_no_op_that_transposes(data_format, dtype, mean, roundoff):
+def test_channels_first_inference_has_no_op_that_transposes(
+    data_format, dtype, mean, roundoff, monkeypatch
+):
     """Right at a mean that x * a + b would lose five digits of, in functions, eagerly, on tapes."""
+    monkeypatch.setattr(_fused, "_LEAST_EAGER", 1)
     x, scale, offset, _, variance = make_inputs(data_format, dtype)
     x = tf.cast(tf.cast(x, tf.float32) + mean, dtype)
     mean = tf.fill([CHANNELS], float(mean))
@@ -564,6 +567,49 @@ def test_channels_first_inference_has_no_op_that_transposes(data_format, dtype, 
         np.testing.assert_allclose(
             *(tf.cast(value, tf.float64) for value in (y, want)), 8 * roundoff, 8 * roundoff
         )
+
+
+NCHW = ([2, CHANNELS, 3, 4], *[[CHANNELS]] * 4)
+
+
+@pytest.mark.parametrize("of", range(1, 5))
+@pytest.mark.parametrize("wrong", [[1], [], [1, CHANNELS], [CHANNELS - 1]])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_inference_refuses_vectors_of_another_shape(of, wrong, dtype, is_known):
+    """Also where the formula would broadcast them."""
+    given = [tf.ones(wrong if i == of else shape, dtype) for i, shape in enumerate(NCHW)]
+    signature = None if is_known else [tf.TensorSpec(None, dtype)] * 5
+    infer = functools.partial(tf_bn_ops.fused_batch_norm, data_format="NCHW", is_training=False)
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
+        tf.function(lambda *args: infer(*args).y, signature, autograph=False)(*given)
+
+
+@pytest.mark.parametrize(("x", "vector"), [("uint8", "float32"), ("half", "float64")])
+def test_inference_refuses_other_types(x, vector):
+    given = [tf.ones(shape, vector if i else x) for i, shape in enumerate(NCHW)]
+    infer = functools.partial(tf_bn_ops.fused_batch_norm, data_format="NCHW", is_training=False)
+    with pytest.raises(TypeError):
+        tf.function(lambda *args: infer(*args).y, autograph=False)(*given)
+
+
+@pytest.mark.parametrize("data_format", SHAPES)
+@pytest.mark.parametrize("is_training", [True, False])
+def test_the_name_and_the_gradient_in_a_function_without_a_tape(is_training, data_format):
+    """The gradient is this library's, and not TensorFlow's of each op, which sums in float32."""
+
+    @tf.function(autograph=False)
+    def function(*args):
+        with tf.name_scope("net"):
+            y = tf_bn_ops.fused_batch_norm(
+                *args, data_format=data_format, is_training=is_training, name="bn"
+            ).y
+        assert y.name == "net/bn:0"
+        return tf.gradients(y, args[:3])
+
+    args = make_inputs(data_format, "float32")
+    function(*args)
+    assert "TfBnOps>FusedBatchNormGradV3" in ops_of(function, *args)
 
 
 @pytest.mark.parametrize("data_format", SHAPES)

@@ -116,13 +116,14 @@ class Recomputed:
 
 
 def _bottlenecks(model: Any) -> list[Any]:
-    """The tensors through which all goes from the input to the result, these included. Each layer
-    is called once, and those in front of it stand before it in `model.layers`."""
+    """The tensors through which all goes from the input to the result, these included. Each
+    operation, a layer or arithmetic between layers, is called once and stands behind those that it
+    reads in `model.operations`."""
     import keras
 
-    last = {id(t): i for i, m in enumerate(model.layers) for t in keras.tree.flatten(m.input)}
+    last = {id(t): i for i, m in enumerate(model.operations) for t in keras.tree.flatten(m.input)}
     found, waiting = [], set[int]()
-    for i, layer in enumerate(model.layers):
+    for i, layer in enumerate(model.operations):
         waiting = {tensor for tensor in waiting if last[tensor] > i}
         if not waiting:
             found.append(layer.output)

@@ -341,7 +341,10 @@ def _networks(run: Run) -> str:
         f"A training step of whole networks on {processor(run.machine)}: with Keras' batch norm, "
         "with this library's, fused with the activations behind it, and with none of them:"
     )
-    return f"{wrapped(words)}\n\n{network_table(run, True).markdown()}"
+    measured = dataclasses.replace(run, networks=[m for m in run.networks if m.turns])
+    missing = {m.network for m in run.networks} - {m.network for m in measured.networks}
+    parts = [wrapped(words), network_table(measured, True).markdown()]
+    return "\n\n".join(parts + [f"Not measured: {', '.join(sorted(missing))}."] * bool(missing))
 
 
 # What `record` writes into which page.
