@@ -10,6 +10,7 @@ beside Keras' layer.
 
 from __future__ import annotations
 
+import argparse
 import pathlib
 import random
 import sys
@@ -106,10 +107,21 @@ def instance_norm() -> Table:
     return table
 
 
-if __name__ == "__main__":
+def _network(name: str) -> str:
+    if name not in networks.NETWORKS:
+        raise argparse.ArgumentTypeError(f"{name} is none of {', '.join(networks.NETWORKS)}")
+    return name
+
+
+def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = tool_flags.Parser(__doc__)
     parser.add_argument("what", choices=("folding", "instance_norm"))
-    choices = list(networks.NETWORKS)
-    parser.add_argument("names", nargs="*", metavar="network", choices=choices, default=choices)
-    flags = parser.parse_args()
-    print((folding(flags.names) if flags.what == "folding" else instance_norm()).markdown())
+    # Not `choices`, with which Python 3.11 compares an empty list as a whole.
+    parser.add_argument("names", nargs="*", metavar="network", type=_network)
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    flags = parsed()
+    names = flags.names or [*networks.NETWORKS]
+    print((folding(names) if flags.what == "folding" else instance_norm()).markdown())

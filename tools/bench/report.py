@@ -294,7 +294,7 @@ def _where(run: Run) -> list[str]:
 
 
 # Calls whose tables the site's page has, and the repository's has not.
-_SITE_ALONE = ("layer_relu", "layer_add_relu")
+_SITE_ALONE = ("layer_relu", "layer_add_relu", "function_gradient", "layer")
 
 
 def wrapped(text: str) -> str:
