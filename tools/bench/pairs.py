@@ -109,7 +109,8 @@ def instance_norm() -> Table:
 
 def _network(name: str) -> str:
     if name not in networks.NETWORKS:
-        raise argparse.ArgumentTypeError(f"{name} is none of {', '.join(networks.NETWORKS)}")
+        known = ", ".join(networks.NETWORKS)
+        raise argparse.ArgumentTypeError(f"invalid choice: {name!r} (choose from {known})")
     return name
 
 
