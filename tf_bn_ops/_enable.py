@@ -30,13 +30,6 @@ _ONEDNN_OPS = tuple("_MklNative" + op.removeprefix("_") for op in _OPS)
 # The last line that said what is on.
 _said = ""
 
-_has_kernels = False
-
-
-def has_kernels() -> bool:
-    """Whether TensorFlow's batch norm ops run on this library's kernels."""
-    return _has_kernels
-
 
 def log_refusal(sentence: str) -> None:
     _logger().warning("%s", sentence)
@@ -156,8 +149,6 @@ def put_in_place(kernels: bool, keras: bool, fuse: bool) -> Enabled:
         fuse=tried(fuse, _enable_fusion),
         refusals=tuple(refusals),
     )
-    global _has_kernels
-    _has_kernels |= bool(enabled.kernels)
     if enabled.kernels or enabled.keras or enabled.fuse:
         _selected()  # Refused here, and not by the first training step.
     _report.record()
@@ -286,6 +277,11 @@ def _replaced_kernels() -> tuple[Kernel, ...]:
             "rebuild it with 'make'"
         )
     return replaced
+
+
+def has_kernels() -> bool:
+    """Whether TensorFlow's batch norm ops run on this library's kernels."""
+    return bool(_replaced_kernels.cache_info().currsize)
 
 
 def _registered(priority: int) -> set[Kernel]:

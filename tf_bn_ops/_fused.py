@@ -67,7 +67,7 @@ def fused_batch_norm(
     If frozen, all of them are TensorFlow's, and the graph holds nothing of this library: such a
     function can be saved, and loaded anywhere; what was loaded has TensorFlow's gradients. A
     function that trains, or takes the gradient, holds this library's ops. Channels first, where
-    TensorFlow's CPU kernel transposes x and y, the graph holds the formula's ops instead of it,
+    TensorFlow's CPU kernel transposes x and y, a function holds the formula's ops instead of it,
     unless there is a GPU or `enable` has put this library's kernels in its place.
 
     `synchronized` takes the statistics in training from the batch that all replicas of a step of
@@ -163,10 +163,10 @@ def fused_batch_norm(
     # it may fuse the op into, else before it (docs/adr/0037). Below a tape it fuses nothing, and y
     # stays next to what is behind, for this library's optimizer.
     in_convolution = False
-    avoids_op = _avoids_op(attrs, x, (scale, offset, mean, variance))
+    vectors = (scale, offset, mean, variance)
+    avoids_op = _avoids_op(attrs, x, vectors)
     if not (attrs.is_training or is_wide or avoids_op or tf.executing_eagerly()):
         is_recorded = record.could_possibly_record()
-        vectors = (scale, offset, mean, variance)
         in_convolution = not is_recorded and _is_of_convolution(x, attrs, vectors)
         if not in_convolution:
             x, mean = tf.raw_ops.IdentityN(input=[x, mean])
@@ -358,30 +358,25 @@ def _by_parts(
 
 
 def _avoids_op(attrs: _Attrs, x: Any, vectors: Sequence[Any]) -> bool:
-    """Whether the formula takes the place of the frozen op, because TensorFlow's kernel transposes
-    x and y and takes 1.4 to 11 times as long: channels first on a CPU, unless the op runs on this
-    library. The op stays where it would refuse its inputs, is looked for (in graphs that are no
-    function) or has another gradient, and eagerly for what is small."""
+    """Whether the formula takes the place of the frozen op in a function, because TensorFlow's
+    kernel transposes x and y, which takes 1.4 to 11 times the formula's time: channels first on a
+    CPU, unless the op runs on this library. The op stays where it would refuse its inputs, in
+    graphs that are no function, whose authors look for it, where its gradient is another, and
+    eagerly, where the formula's many calls take longer below a million elements."""
     import tensorflow as tf
 
     _, channels_last = DATA_FORMATS[attrs.data_format]
-    if (
-        attrs.is_training
-        or channels_last
-        or x.dtype not in (tf.half, tf.bfloat16, tf.float32)
-        or any(vector.dtype != tf.float32 for vector in vectors)
-        or _enable.has_kernels()
-        or tf.config.list_physical_devices("GPU")
-    ):
+    if attrs.is_training or channels_last or tf.executing_eagerly():
         return False
-    if tf.executing_eagerly():
-        return (x.shape.num_elements() or 0) >= _LEAST_EAGER
     graph = tf.compat.v1.get_default_graph()
-    return graph.building_function and "FusedBatchNormV3" not in graph._gradient_override_map
-
-
-# Elements of which the formula's ops take no longer than one op, called one by one.
-_LEAST_EAGER = 1 << 16
+    return (
+        graph.building_function
+        and x.dtype in (tf.half, tf.bfloat16, tf.float32)
+        and all(vector.dtype == tf.float32 for vector in vectors)
+        and "FusedBatchNormV3" not in graph._gradient_override_map
+        and not _enable.has_kernels()
+        and not tf.config.list_physical_devices("GPU")
+    )
 
 
 def _frozen(
@@ -402,21 +397,18 @@ def _frozen(
     from tensorflow.python.ops import gen_nn_ops
 
     inputs = x, scale, offset, mean, variance
-    is_eager = tf.executing_eagerly()
 
-    def forward(*inputs: Any) -> Any:
-        if avoids_op:
-            return _frozen_formula(attrs, None, *inputs)
+    def forward() -> Any:
         factor = 1.0  # The op's default is an int, whose conversion takes 50 us.
         epsilon, data_format, is_training = attrs[:3]
         return gen_nn_ops.fused_batch_norm_v3(
             *inputs, epsilon, factor, data_format, is_training, name
         ).y
 
-    if is_eager and not record.could_possibly_record():
-        return forward(*inputs)
+    if tf.executing_eagerly() and not record.could_possibly_record():
+        return forward()
     # Eagerly there are six more ops to be saved.
-    reads_statistics = not is_eager or bool(
+    reads_statistics = not tf.executing_eagerly() or bool(
         pywrap_tfe.TFE_Py_TapeSetPossibleGradientTypes([mean, variance])
     )
 
@@ -431,11 +423,15 @@ def _frozen(
         of_variance = -0.5 * scale * tf.square(rstd) * backward.scale_backprop
         return *backward[:3], of_mean, of_variance
 
-    if avoids_op:  # It is several operations.
-        return _recording.recorded(lambda *of: [forward(*of)], gradient, *inputs, name=name)[0]
+    if avoids_op:  # The formula is several operations.
+
+        def formula(*inputs: Any) -> Any:
+            return [_frozen_formula(attrs, None, *inputs)]
+
+        return _recording.recorded(formula, gradient, *inputs, name=name)[0]
     with record.stop_recording():
-        y = forward(*inputs)
-    _recording.attach(gradient, [*inputs], [y])
+        y = forward()
+    _recording.attach(gradient, inputs, [y])
     return y
 
 

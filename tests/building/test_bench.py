@@ -459,7 +459,7 @@ def test_a_turn_steps_the_same_network_with_every_variant(monkeypatch):
 
 def test_pairs_take_all_networks_unless_some_are_named():
     pairs = tool("bench.pairs")
-    assert pairs.parsed(["folding"]).names == []
+    assert pairs.parsed(["folding"]).names == [*networks.NETWORKS]
     assert pairs.parsed(["folding", "resnet50"]).names == ["resnet50"]
     with pytest.raises(SystemExit):
         pairs.parsed(["folding", "resnet51"])

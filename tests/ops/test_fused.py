@@ -21,6 +21,7 @@ from call_places import DERIVATIVES, PLACES, in_while_loop
 import tf_bn_ops
 from tf_bn_ops import (
     _arguments,
+    _enable,
     _fused,
     _gradients,
     _loader,
@@ -539,11 +540,8 @@ def ops_of(function, *args):
     [("half", 1024, 2**-11), ("bfloat16", 65536, 2**-8), ("float32", 65536, 2**-24)],
 )
 @pytest.mark.parametrize("data_format", ["NCHW", "NCDHW"])
-def test_channels_first_inference_has_no_op_that_transposes(
-    data_format, dtype, mean, roundoff, monkeypatch
-):
+def test_channels_first_inference_has_no_op_that_transposes(data_format, dtype, mean, roundoff):
     """Right at a mean that x * a + b would lose five digits of, in functions, eagerly, on tapes."""
-    monkeypatch.setattr(_fused, "_LEAST_EAGER", 1)
     x, scale, offset, _, variance = make_inputs(data_format, dtype)
     x = tf.cast(tf.cast(x, tf.float32) + mean, dtype)
     mean = tf.fill([CHANNELS], float(mean))
@@ -567,6 +565,17 @@ def test_channels_first_inference_has_no_op_that_transposes(
         np.testing.assert_allclose(
             *(tf.cast(value, tf.float64) for value in (y, want)), 8 * roundoff, 8 * roundoff
         )
+
+
+@pytest.mark.parametrize("place", ["this library's kernels", "a GPU"])
+def test_channels_first_inference_keeps_an_op_that_transposes_nothing(place, monkeypatch):
+    if place == "a GPU":
+        monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind])
+    else:
+        monkeypatch.setattr(_enable, "has_kernels", lambda: True)
+    infer = functools.partial(tf_bn_ops.fused_batch_norm, data_format="NCHW", is_training=False)
+    function = tf.function(lambda *args: infer(*args).y, autograph=False)
+    assert "FusedBatchNormV3" in ops_of(function, *make_inputs("NCHW", "float32"))
 
 
 NCHW = ([2, CHANNELS, 3, 4], *[[CHANNELS]] * 4)

@@ -119,10 +119,11 @@ def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("what", choices=("folding", "instance_norm"))
     # Not `choices`, with which Python 3.11 compares an empty list as a whole.
     parser.add_argument("names", nargs="*", metavar="network", type=_network)
-    return parser.parse_args(argv)
+    flags = parser.parse_args(argv)
+    flags.names = flags.names or [*networks.NETWORKS]
+    return flags
 
 
 if __name__ == "__main__":
     flags = parsed()
-    names = flags.names or [*networks.NETWORKS]
-    print((folding(names) if flags.what == "folding" else instance_norm()).markdown())
+    print((folding(flags.names) if flags.what == "folding" else instance_norm()).markdown())

@@ -361,7 +361,7 @@ def with_overview(text: str, written: str, begin: str = BEGIN) -> str:
 def record(run: Run) -> list[pathlib.Path]:
     """Writes results.json and the overviews, or, of networks alone, a file and a table beside them;
     returns the files."""
-    alone = not run.of_section(GRADIENT)
+    alone = bool(run.networks) and not run.rows
     recorded, begin = (NETWORKS, BEGIN_NETWORKS) if alone else (RECORDED, BEGIN)
     pages = {PAGE: _networks} if alone else PAGES
     results.save(run, recorded)
