@@ -355,10 +355,40 @@ void FinishInMode(const Call& given, int64_t c0, int64_t c1,
     }
   }
 }
+
+// The same from the arrays of the call, without copies: they cost 0.3 us of the
+// 2.3 us that a call of [2, 4, 8, 8] takes.
+constexpr int64_t kFewChannels = 16;
+template <typename F, typename C>
+void FinishFew(const Call& call, int64_t c0, int64_t c1, const double* centers,
+               const ChannelSums& sums, C* coefficients, bool stores_sums) {
+  const int num_sums = sums.first == nullptr ? 0
+                       : call.is_training    ? int{F::kNumSums}
+                                             : int{F::kNumFrozenSums};
+  const int64_t stride = CoefficientStride(call.view.channels);
+  for (int64_t c = c0; c < c1; ++c) {
+    double sum[F::kNumSums] = {};
+    for (int i = 0; i < num_sums; ++i) sum[i] = SumsOfChannel(sums, i)[c];
+    if (coefficients != nullptr) {
+      C k[F::kNumCoefficients] = {};
+      F::Finish(call, c, centers[c], sum, k);
+      const int begin = call.is_training ? 0 : F::kFirstFrozenCoefficient;
+      for (int i = begin; i < F::kFirstMaskCoefficient; ++i) {
+        StoreCoefficients(k + i, 1, coefficients + i * stride + c);
+      }
+    }
+    if (stores_sums) F::StoreSums(call, c, centers[c], sum);
+  }
+}
+
 template <typename F, typename C>
 void FinishInType(const Call& call, int64_t c0, int64_t c1,
                   const double* centers, const ChannelSums& sums,
                   void* coefficients, bool stores_sums) {
+  if (c1 - c0 <= kFewChannels) {
+    return FinishFew<F>(call, c0, c1, centers, sums,
+                        static_cast<C*>(coefficients), stores_sums);
+  }
   const auto finish = [&](auto mode) {
     FinishInMode<F, C, decltype(mode)::value>(call, c0, c1, centers, sums,
                                               static_cast<C*>(coefficients),
