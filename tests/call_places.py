@@ -90,7 +90,7 @@ def forward_over_backward(function: Function, x: Any) -> Any:
 
 
 def jacobian(function: Function, x: Any, pfor: bool = True) -> Any:
-    """By a vector that every replica has, of its part: a sum over replicas is that of the whole."""
+    """The Jacobian of a replica's sums over its part, which added up are the whole batch's."""
     with tf.GradientTape() as tape:
         tape.watch(x)
         rows = tf.reshape(tf.sin(function(x)), [-1, x.shape[-1]])

@@ -1,7 +1,7 @@
 """How far from float64 a model's training is: in Keras alone, and on this library.
 
 The rule of every comparison with Keras: losses, gradients, weights, moving statistics and
-predictions are at most LARGEST times as far from those of the same model in float64 as Keras' own.
+predictions are at most LARGEST times as far from the same model's in float64 as Keras' own.
 Some models amplify rounding, so Keras' own distance is the largest of several runs, all but one of
 which get inputs that are a unit in the last place off.
 """

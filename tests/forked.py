@@ -74,7 +74,7 @@ def run(
 
 def output(program: str, *arguments: Any, **changes: str | None) -> str:
     """What a program prints that has this package on its path, run in the root folder; it has to
-    succeed. `changes` are those of the environment (build_helpers.py)."""
+    succeed. `changes` change the environment (build_helpers.py)."""
     import build_helpers
 
     from tf_bn_ops import _loader

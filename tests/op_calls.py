@@ -1,6 +1,6 @@
 """Calls of any op of the table (tf_bn_ops/spec/ops.py), and the harness's verdict on them.
 
-Inputs, right answers, bounds, malformed calls and what is expected of them are those of the
+Inputs, right answers, bounds, malformed calls and what is expected of them come from the
 conformance harness, whose own tests show that it finds wrong ops; here it asks the ops in this
 process.
 """

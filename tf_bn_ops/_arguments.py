@@ -39,7 +39,7 @@ def check_statistics_dtype(op: str, view: Any, vector: Any) -> None:
 
 
 def checked_number(value: Any, argument: str, function: str) -> float:
-    """`value` as a float, or a TypeError; eager tensors are refused as those of a graph are."""
+    """`value` as a float, or a TypeError; eager tensors are refused as graph tensors are."""
     is_number = isinstance(value, (numbers.Real, np.generic, np.ndarray))
     try:
         if is_number:

@@ -129,8 +129,8 @@ def enable(*, kernels: bool = True, keras: bool = True, fuse: bool = True) -> En
 
 
 def put_in_place(kernels: bool, keras: bool, fuse: bool) -> Enabled:
-    """What `enable` does, without a word. Threads may call it, and imports that another call of it
-    has begun: each step may be done twice."""
+    """Does what `enable` does, but logs nothing. Threads may call it, and imports that another call
+    of it has begun: each step may be done twice."""
     refusals = []
 
     def tried(is_wanted: bool, replace: Callable[[], object]) -> bool:

@@ -75,7 +75,7 @@ def fused_batch_norm(
     every replica, in the function that `strategy.run` is given; without a strategy there is one
     replica. Replicas exchange 2 * C + 1 float64 numbers forward and 2 * C backward, each in one
     collective of the strategy. Results are bitwise identical on every run, the running statistics
-    on every replica. The gradients by `scale` and `offset` are those of the replica's own samples,
+    on every replica. The gradients by `scale` and `offset` are of the replica's own samples,
     as for all other variables: the strategy sums or averages them.
 
     The gradients take in what TensorFlow's leave out: in training `batch_mean` and
@@ -104,7 +104,7 @@ def fused_batch_norm(
         activation does not read it.
       side_input: what is added before the activation, of the shape and type of `x`; such as the
         other branch of a residual block.
-      synchronized: whether the statistics in training are those of all replicas.
+      synchronized: whether the statistics in training are computed over all replicas.
 
     Returns:
       Named tuple (y, batch_mean, batch_variance): y of shape and type of `x`; [C] the running
@@ -199,7 +199,7 @@ class _Attrs(NamedTuple):
     exponential_avg_factor: float
     activation: str | None
     leakyrelu_alpha: float
-    # Whether the running statistics are averages of those given and those of x.
+    # Whether the running statistics are averages of the given ones and x's own.
     averages: bool
     reads_statistics: bool
     # The attributes that the forward and the gradient op share.

@@ -1,5 +1,5 @@
 """Gradients of the ops: for each a function of an operation and the gradients of its outputs, which
-returns those by its inputs. `register` is called once the op library is loaded.
+returns the gradients by its inputs. `register` is called once the op library is loaded.
 
 The gradient of a forward op is the first-order op of its version, by x, scale and offset alone, as
 TensorFlow registers it for its own. The gradient of the first-order ops is the op

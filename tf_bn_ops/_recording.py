@@ -30,7 +30,7 @@ def attach(
     """Makes `gradient` the derivative of `outputs` by `inputs`, for tapes and for tf.gradients.
 
     Args:
-      gradient: function of the gradients of `outputs`, which returns those of `inputs`.
+      gradient: function of the gradients of `outputs`, which returns the gradients of `inputs`.
       inputs: in a graph all inputs of the operation.
       outputs: the first outputs of one operation; the others have no gradient.
     """

@@ -36,7 +36,7 @@ class Replicas:
         self._group_offsets = itertools.count(0, _GROUPS)
 
     def here(self) -> Replicas:
-        """The same for collectives in the current graph, and for their gradients."""
+        """These replicas for collectives in the current graph, and for their gradients."""
         import tensorflow as tf
 
         launcher = self._launcher() if self.size > 1 else None
@@ -132,8 +132,8 @@ ALONE = Replicas(1, None)
 
 
 def current() -> Replicas:
-    """One without a strategy, in each worker of a parameter-server strategy, whose workers take
-    steps of their own, and outside of the replicas of a strategy, where Keras builds its models."""
+    """The replicas here: one without a strategy, in each worker of a parameter-server strategy,
+    which takes steps of its own, and outside a strategy's replicas, where Keras builds models."""
     import tensorflow as tf
 
     context = tf.distribute.get_replica_context()

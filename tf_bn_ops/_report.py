@@ -157,7 +157,7 @@ class Report:
         return text + "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
 
     def to_json(self) -> str:
-        """The same as JSON: an object with the names of the attributes, lists of objects in it."""
+        """The report as JSON: an object with the attributes' names, lists of objects in it."""
         calls = [{**c._asdict(), "bytes_per_second": c.bytes_per_second} for c in self.calls]
         fused, stayed = ([each._asdict() for each in of] for of in (self.fused, self.stayed))
         lists = {"calls": calls, "fused": fused, "stayed": stayed}

@@ -140,8 +140,8 @@ def _reach_children(words: str, report: str) -> None:
 
 
 def reach_untrusting_children(words: str, report: str) -> None:
-    """Children of multiprocessing have this process's flags and ignore the environment as well:
-    they are told in what they unpickle first."""
+    """Tells children of multiprocessing, in what they unpickle first: they have this process's
+    flags and ignore the environment as well."""
     from multiprocessing import spawn
 
     prepared = spawn.get_preparation_data

@@ -23,7 +23,7 @@ ops: Any = bindings
 
 
 class Statistics(NamedTuple):
-    """What all replicas have together: elements per channel, mean and biased variance in float64.
+    """Statistics over all replicas: elements per channel, mean and biased variance in float64.
 
     Without an element anywhere, mean and variance are 0.
     """
@@ -41,8 +41,8 @@ class Statistics(NamedTuple):
         bessel_correction: bool,
         of_nothing: float = float("nan"),
     ) -> Sequence[Any]:
-        """The running mean and variance after this batch, from those given, in float64. With a
-        factor of 1 those given are not read; `of_nothing` are those of a batch without samples."""
+        """The running mean and variance after this batch, from the given ones, in float64. With
+        a factor of 1 these are not read; a batch without samples has `of_nothing` as both."""
         import tensorflow as tf
 
         batch = [self.mean, self.variance]

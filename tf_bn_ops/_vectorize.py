@@ -48,7 +48,7 @@ def _forward(spec: OpSpec, pfor_input: Any) -> list[Any]:
 
 
 def _with_inputs(pfor_input: Any, inputs: list[Any]) -> Any:
-    """The outputs of another op like that of `pfor_input`."""
+    """The outputs of a new op like `pfor_input.op`, on `inputs`."""
     dtypes = [output.dtype for output in pfor_input.outputs]
     attrs = pfor_input.op.node_def.attr
     return pfor._create_op(pfor_input.op_type, inputs, dtypes, attrs=attrs).outputs

@@ -1,4 +1,4 @@
-"""Holds the kernels of this tree against those of another commit: every output bitwise identical.
+"""Compares this tree's kernels with another commit's: every output has to be bitwise identical.
 
     make bitwise-against REF=<commit>            builds the commit in a folder below build/
     python tools/bitwise_against.py --library=PATH [--cases=250] [--seed=1]

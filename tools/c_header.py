@@ -3,7 +3,7 @@
     python tools/c_header.py cc/c_api/tf_bn_ops_c.h > tf_bn_ops_c.h
 
 What it includes of the tree stands in it, without what C++ sees there: in the tree the struct of a
-call has the core's types, elsewhere those of C, which have the same layout.
+call has the core's types, elsewhere C's, which have the same layout.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ usage: python tools/docs.py [--mermaid] [FOLDER]      (default: build/docs; the 
 
 With --mermaid npm, where there is one, brings the script that draws figures into the site.
 
-The pages are those of the repository: README.md is the first one, CONTRIBUTING.md, CHANGELOG.md and
+The pages come from the repository: README.md is the first one, CONTRIBUTING.md, CHANGELOG.md and
 docs/ follow. Links between them are adapted to their places in the site, and files of the
 repository that they link to are copied beside them. docs/benchmarks.md gets the tables of
 docs/benchmarks/results.json, docs/api.md the ops, the C ABI, the flags of the commands and the

@@ -45,7 +45,7 @@ def rows(name: str) -> Rows:
 
 
 def record(name: str, new: Mapping[str, dict[str, Any]], table: Callable[[Rows], str]) -> None:
-    """Adds rows, or replaces those of the same key, and writes the table of all."""
+    """Adds rows, or replaces rows of the same key, and writes the table of all."""
     said = {"source": source(), "date": f"{datetime.date.today()}"}
     kept = dict(sorted((rows(name) | {key: {**row, **said} for key, row in new.items()}).items()))
     FOLDER.mkdir(exist_ok=True)

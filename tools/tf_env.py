@@ -146,7 +146,7 @@ def write_if_changed(path: str, text: str) -> None:
         file.write(text)
 
 
-# Where headers of XLA's that TensorFlow ships look for those of others.
+# Where headers of XLA's that TensorFlow ships look for other projects' headers.
 XLA_INCLUDES = ("external/highwayhash", "external/farmhash_archive/src")
 # The wheels have what an XLA kernel that calls C++ needs since TensorFlow 2.20.
 XLA_HEADERS = ("tensorflow/compiler/tf2xla/xla_op_kernel.h", "xla/ffi/api/ffi.h")

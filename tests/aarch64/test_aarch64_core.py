@@ -1,4 +1,4 @@
-"""The core library of aarch64 under an emulator, beside that of this machine.
+"""The core library of aarch64 under an emulator, beside this machine's.
 
 Promised: every implementation, NEON's too, gives bitwise what this machine gives, whatever the
 inputs, for any number of threads; the one that is taken is what the processor's features (HWCAP)
@@ -147,7 +147,7 @@ def test_libraries_are_as_hardened_as_here(library):
 
 @pytest.mark.parametrize(("path", "every", "least"), [("test_cpu.py", 1, 30), (".", 5, 500)])
 def test_the_core_tests_hold_there(tmp_path, path, every, least):
-    """Every number of the narrow types, and every fifth of the core's own tests, but for those of
+    """Every number of the narrow types, and every fifth of the core's own tests, but for tests of
     CUDA's emulator, which the compiler of this machine would build, and of a process without
     memory: the emulator ignores the limit."""
     report = tmp_path / "report.xml"

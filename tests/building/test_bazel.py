@@ -2,7 +2,7 @@
 downloads.
 
 Without optimization, which is no part of that and most of the time: bitwise results of other levels
-are those of tests/core/test_builds.py. In a file of its own, since it takes as long as any.
+are in tests/core/test_builds.py. In a file of its own, since it takes as long as any.
 """
 
 from __future__ import annotations

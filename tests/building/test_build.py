@@ -284,7 +284,7 @@ def test_core_library_needs_no_tensorflow(tree):
 def test_isa_objects_define_only_symbols_of_their_own(tree, objects_folder):
     """An inline function compiled for AVX-512 and chosen by the linker for all would be fatal.
 
-    Hence each build's global symbols carry its name, and none is weak, as those of
+    Hence each build's global symbols carry its name, and none is weak, as symbols of
     inline functions and templates are.
     """
     for name in isa_names(tree):

@@ -105,7 +105,7 @@ def test_an_ordinary_run_alone_follows_the_environment(startup_file, how):
 
 
 def test_a_program_with_capabilities_does_not(monkeypatch):
-    """Its ids are those of the caller: the kernel's own flag decides, as for LD_LIBRARY_PATH.
+    """It has the caller's ids: the kernel's own flag decides, as for LD_LIBRARY_PATH.
 
     Promise: A program that runs with more rights than its user ignores the variables.
     """

@@ -1,7 +1,7 @@
 """Runs `python -m tf_bn_ops conformance` in the test's own process; a record as a run writes it.
 
-The processes of references are kept for the next run: TensorFlow takes seconds to start. Those of
-candidates are not, whose execution modes ask what a process has seen.
+The processes of references are kept for the next run: TensorFlow takes seconds to start.
+Candidates' processes are not: their execution modes ask what a process has seen.
 """
 
 from __future__ import annotations

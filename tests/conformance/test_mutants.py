@@ -58,7 +58,7 @@ def test_every_output_of_every_formula_has_a_mutant_of_its_own():
 
 
 def test_kernels_of_every_formula_are_in_a_file_of_their_own():
-    """Of those of others, which a mutant is not judged by, nothing is compiled again."""
+    """Kernels of other formulas, which do not judge a mutant, are not compiled again."""
     for formula in score.outputs_of_formulas():
         if formula != score.formula_of(score.GATHER_STATS):  # It has no vectors.
             name = mutants.kernels_of(formula)

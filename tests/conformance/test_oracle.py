@@ -159,7 +159,7 @@ _OPS = (
 
 
 def _with(problem, **values):
-    """In float64, mean and variance those of x in training; what need not be read is 0."""
+    """The problem in float64, in training with x's mean and variance; unread values are 0."""
     values = {r: np.nan_to_num(problem.wide(r, np.float64)) for r in problem.values} | values
     values["forward_coefficients"] = np.zeros(0)
     if not values.get("offset", np.zeros(0)).size:

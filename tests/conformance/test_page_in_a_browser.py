@@ -3,7 +3,7 @@
 Promised: the report's page needs nothing from elsewhere, fits a phone, is dark where the reader is,
 and shows failures without scripts.
 
-The page is that of a run in which a wrong kernel fails. Skipped where there is no Chromium.
+The page shows a run in which a wrong kernel fails. Skipped where there is no Chromium.
 """
 
 import re
@@ -107,7 +107,7 @@ def test_page_is_printed_in_light_colours(html, tmp_path):
     assert content.startswith(b"%PDF")
     streams = re.findall(rb"stream\r?\n(.*?)endstream", content, re.S)
     text = b"".join(_inflated(stream) for stream in streams)
-    # The ink of the light page, #1c1e21, fills text; that of the dark one, #e8eaec, does not.
+    # The ink of the light page, #1c1e21, fills text; the dark page's, #e8eaec, does not.
     assert re.search(rb"\.1098\d* \.1176\d* \.1294\d* rg", text)
     assert not re.search(rb"\.9098\d* \.9176\d* \.9254\d* rg", text)
 

@@ -3,7 +3,7 @@
 Promised: failing cases are reduced to small ones, and to programs that tell right from wrong
 without the harness.
 
-Faults are those of numpy_kernels.py, and an op of a library built from C++ (test_mapping.py).
+The faults: numpy_kernels.py's, and an op of a library built from C++ (test_mapping.py).
 """
 
 import contextlib

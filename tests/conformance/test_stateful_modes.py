@@ -3,8 +3,8 @@
 Promised: kernels that keep state, share members, or leave elements unwritten are found, though a
 single call of them is right.
 
-Each is proved by kernels that are right when they are called once: those of
-vendor.cc, each with one fault that a single call does not show.
+Each is proved by kernels of vendor.cc that are right when they are called once,
+each with one fault that a single call does not show.
 """
 
 import ctypes
@@ -56,7 +56,7 @@ def _executor(library, op):
 
 
 def _answers(library, op, mode):
-    """Case by case: the answer in this mode alone, in a new worker, and that of the right op."""
+    """Case by case: the answer in this mode alone, in a new worker, and the right op's."""
     executor, right = _executor(library, op), _executor(library, "StatelessBnGrad")
     answers = []
     for seed, shape in enumerate(SHAPES):
@@ -68,7 +68,7 @@ def _answers(library, op, mode):
 
 
 def _differ(library, op, mode):
-    """The number of cases whose answer is not bitwise that of the right op called once."""
+    """The number of cases whose answer is not bitwise identical to the right op's, called once."""
     return sum(
         bool(given.unwritten) or not worker.identical(given.outputs or (), right.outputs)
         for given, right in _answers(library, op, mode)

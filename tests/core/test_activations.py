@@ -117,7 +117,7 @@ def plain(problem: Problem, **how: Any) -> dict[str, np.ndarray]:
 
 
 def assert_mask_from_x_is_that_of_y(forward: Problem, implementation: str, threads: int = 1):
-    """The gradient does not read y, and is bitwise that of y_backprop masked by the forward's y."""
+    """The gradient, without reading y, is bitwise `plain`: y_backprop masked by the forward's y."""
     problem = gradient_of(forward, run_forward(forward, implementation))
     want = plain(problem, implementation=implementation)
     got = c_abi.run(without_y(problem), implementation=implementation, threads=threads)
@@ -175,7 +175,7 @@ def test_what_rounds_to_0_or_to_6_does_not_pass(activation, dtype):
     # The test sees what it is about: both sides of both bounds.
     assert (y[0] == 0).any() and (y[0] > 0).any()
     if activation == RELU6:
-        step = max(0.1, 8 * forward.dtype.unit_roundoff)  # At least that of the type below 6.
+        step = max(0.1, 8 * forward.dtype.unit_roundoff)  # At least the type's step below 6.
         assert (y[0] == 6).any() and ((y[0] >= 6 - step) & (y[0] < 6)).any()
     for name in ISA_BUILDS:
         assert_mask_from_x_is_that_of_y(forward, name)

@@ -84,7 +84,7 @@ def judged(left_out):
 
 
 def _judged(library, *left_out, isa=None):
-    """That of a library, in its fastest ISA unless one is named."""
+    """`judged` of a library, in its fastest ISA unless one is named."""
     variables = {c_abi.ISA_VARIABLE: isa} if isa else {}
     return build_helpers.call(judged, left_out, TF_BN_OPS_LIBRARY=str(library), **variables)
 

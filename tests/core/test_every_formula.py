@@ -318,8 +318,8 @@ def pipelined(formula: str, view: View, dtype: str) -> Problem:
 
 @pytest.mark.parametrize(("formula", "dtype", "view"), PIPELINED, ids=str)
 def test_a_pipeline_changes_no_bit(formula, dtype, view):
-    """A channel's results are bitwise those of a call with it alone, which has no group to overlap
-    with, in every build, in place, at any alignment, whatever other channels hold."""
+    """A channel's results are bitwise identical in a call with it alone, which overlaps with no
+    group, in every build, in place, at any alignment, whatever other channels hold."""
     if formula not in PIPELINE_FORMULAS or dtype == "float64":
         problem = repeated(formula, view, dtype, seed=1)
     else:

@@ -79,7 +79,7 @@ FEW_VIEWS = [(33, 7, 1), (5, 1000, 1), (9, 5, 49), (3, 2, 4099)]
 assert set(FEW_VIEWS) <= set(VIEWS)
 
 
-# The limits of the launch configuration are those of all formulas, but for the slices of vectors in
+# The limits of the launch configuration hold for all formulas, but for the slices of vectors in
 # the second order.
 SWEPT = ("gradient, training", "forward, training, rstd", "second order, training")
 
@@ -132,7 +132,7 @@ def test_the_forward_statistics_are_right_at_any_mean(emulator, mean, view):
 
 @pytest.mark.parametrize("view", [(100, 3, 1), (9, 5, 49)])
 def test_the_bits_are_those_of_the_cpu_but_for_the_order_of_sums(emulator, view):
-    """Where no sums are computed, all outputs are bitwise those of the CPU."""
+    """Where no sums are computed, all outputs are bitwise identical to the CPU's."""
     for call in CALLS:
         if ("forward" in call and "frozen" in call) or call.startswith("elements"):
             problem = CALLS[call](view)

@@ -113,7 +113,7 @@ CASES = [(*case, *view) for case in FORMULAS for view in VIEWS]
 
 
 def _parameters() -> list:
-    """Some a day belong to the long tier, in turn; all to that of a release."""
+    """Some a day belong to the long tier, in turn; all to the release tier."""
     today = datetime.date.today().toordinal() % 8
     return [
         pytest.param(

@@ -1,5 +1,5 @@
-"""Two-level sums (cc/core/two_level_sum.h): those of the GPU kernels, on the host emulator, and
-those of every build of the CPU kernels, of 16-bit elements.
+"""Two-level sums (cc/core/two_level_sum.h) in the GPU kernels, on the host emulator, and in
+every build of the CPU kernels, of 16-bit elements.
 
 Promised: sums have runs of eight terms in float32, whose error does not grow with their number;
 infinities and NaN where double makes them; a center wider than float costs nothing; float64 stays
@@ -147,7 +147,7 @@ def test_a_run_that_overflows_changes_no_other_column_in_any_build(view):
 
 
 def test_the_bound_would_show_longer_runs():
-    """The constant of the bound is that of the kernels, and no slack hides a run twice as long."""
+    """The bound has the kernels' constant, and no slack hides a run twice as long."""
     text = (TOOLS.parents[1] / "cc" / "core" / "partition.h").read_text()
     (run,) = re.findall(r"constexpr int kTwoLevelChain = (\d+);", text)
     assert int(run) == bounds.TWO_LEVEL_CHAIN

@@ -73,7 +73,7 @@ def run(finding: Finding, command: str, folder: pathlib.Path) -> Run:
     dropped = ("TF_", "ONEDNN", "KERAS", "XLA_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
     environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
-    # TensorFlow's default on processors with AVX512-VNNI, such as that of the page; not on others.
+    # TensorFlow's default on processors with AVX512-VNNI, such as the page's; not on others.
     environment["TF_ENABLE_ONEDNN_OPTS"] = "1"
     environment |= dict(setting.split("=", 1) for setting in settings)
     done = forked.run(finding.program, *arguments, env=environment, cwd=folder, timeout=300)

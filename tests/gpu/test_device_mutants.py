@@ -42,7 +42,7 @@ def tree(repo_root: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> p
 
 
 def _parameters() -> list[Any]:
-    """One mutant a day belongs to the long tier, in turn; all to that of a release."""
+    """One mutant a day belongs to the long tier, in turn; all to the release tier."""
     today = datetime.date.today().toordinal() % len(MUTANTS)
     return [
         pytest.param(mutant, id=mutant.name, marks=[pytest.mark.release] * (i != today))

@@ -4,7 +4,7 @@ Promised: every GPU kernel keeps at least four loads in flight and spills no reg
 and nvdisasm are.
 
 Each source of cc/gpu/kernels is compiled for an architecture. ptxas says what is spilled. The
-disassembly, where nvdisasm is ($NVDISASM, the CUDA toolkit's, or that of Triton's wheel), has the
+disassembly, where nvdisasm is ($NVDISASM, the CUDA toolkit's, or Triton's wheel's), has the
 16-byte loads that a thread has in flight in its loop over items. How these are counted is tested on
 disassembly with known answers.
 """

@@ -461,7 +461,7 @@ def test_graphs_that_are_fused(build):
 
 def test_a_forward_op_that_is_fused_after_its_gradient():
     """What another run fuses: the gradient's placeholder becomes coefficients, and the mask has to
-    stay that of y."""
+    still match y."""
 
     def build(x):
         norms = norm_outputs(x, offset=VECTORS[1] - 1, name="norm")
@@ -524,7 +524,7 @@ def test_control_edges_into_a_place_stay():
 
 
 def test_masks_at_zero_six_and_nan():
-    """y exactly at a bound: gradients are those of ReluGrad and Relu6Grad."""
+    """y exactly at a bound: same gradients as ReluGrad's and Relu6Grad's."""
     x = np.zeros((1, 2, 2, 3), np.float32)
     x[0, :, :, 0] = [[0, 6], [3, np.nan]]
     ones, zeros = np.ones(3, np.float32), np.zeros(3, np.float32)

@@ -123,7 +123,7 @@ def test_chains_in_every_type(dtype):
 
 @pytest.mark.parametrize("name", [name for name in LINEAR if "Dense" not in name])
 def test_channels_first(name):
-    """The weights are those of channels last: few of these layers run on a CPU."""
+    """Folded weights equal the channels-last model's: few of these layers run on a CPU."""
     (*spatial, channels), make = LINEAR[name]
     last = functional((*spatial, channels), KERAS_LAYER(), make(), KERAS_LAYER())
     one = {"data_format": "channels_first"}

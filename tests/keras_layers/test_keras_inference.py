@@ -212,8 +212,8 @@ def function_behind_convolutions(dtype: str) -> None:
     ],
 )
 def test_the_function_behind_convolutions(dtype, onednn):
-    """TensorFlow fuses it into those that have kernels, activations never: of any data format,
-    whatever that of the norm is."""
+    """TensorFlow fuses it into convolutions that have kernels, activations never: of any data
+    format, whatever the norm's is."""
     variables = {"TF_ENABLE_ONEDNN_OPTS": str(int(onednn))}
     forked.call(function_behind_convolutions, dtype, **variables)
 

@@ -1,4 +1,4 @@
-"""update_batch_norm: the moving statistics are those of all samples, and nothing else is changed.
+"""update_batch_norm: the moving statistics become all samples' own, and nothing else is changed.
 
 Promised: moving statistics become the exact ones of all samples, whatever the batch sizes, in every
 rank, axis and type; samples in a mask, shared layers and wrappers count; what is kept is named with
@@ -230,7 +230,7 @@ class TracedDropout(keras.layers.Dropout):
     [("own", tf.function), ("nested", tf.function(jit_compile=True)), ("call", None)],
 )
 def test_functions_of_the_model_keep_their_traces(eagerly, place, decorate):
-    """Those of before are not used, and none is left behind."""
+    """Traces of before are not used, and none is left behind."""
     layer = (TracedCall if place == "call" else Traced)(place, decorate)
     model = sequential(layer, TracedDropout(0.5))
     model.compile(keras.optimizers.SGD(0.0), "mse", run_eagerly=eagerly, jit_compile=False)

@@ -2,7 +2,7 @@
 
 usage: python judge_core.py OP [MOST]
 
-The cases are those of all ops of the formula of OP. Prints the number of cases passed so far, a
+It runs the cases of all ops of OP's formula. Prints the number of cases passed so far, a
 line each time; when one fails, its number, its name and the reason, and ends. run.py reads the last
 line.
 """

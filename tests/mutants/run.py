@@ -154,8 +154,8 @@ class Build:
         self, mutant: Mutant | None, name: str = "", whole: bool = False
     ) -> pathlib.Path:
         """Builds a mutant (or the unchanged kernels) into a folder of its own, and returns it; the
-        folder has the mutant's name if it is not given another. Only the formula of the mutant is
-        that of its sources, unless `whole`."""
+        folder has the mutant's name if it is not given another. Only the mutant's formula is
+        compiled from its sources, unless `whole`."""
         name = name or (mutant.name if mutant else "unchanged")
         if mutant is None:
             self.make()
@@ -210,7 +210,7 @@ def judge(library: pathlib.Path, op: str = Mutant.op, most: int | None = None) -
 
 
 def chosen_mutants(names: list[str]) -> list[Mutant]:
-    """Those of these names, all without; their edits fit the sources.
+    """The mutants of these names, all without names; their edits fit the sources.
 
     Raises:
       MutantError: there is no such mutant, or an edit does not fit.

@@ -65,7 +65,7 @@ def test_the_op_def_is_that_of_the_table(op):
     assert [a.name for a in op.inputs] == [a.name for a in op_def.input_arg]
     assert [a.name for a in op.outputs] == [a.name for a in op_def.output_arg]
     attrs = {a.name: a for a in op_def.attr}
-    # The length of a list of inputs is no argument, that of a list of outputs is.
+    # The length of a list of inputs is no argument, the length of a list of outputs is.
     derived = {"T", "U", "epsilon_rest"} | (spec.LIST_LENGTHS - {*op.attrs})
     assert {*attrs} - derived == {*op.attrs}
     allowed = attrs["T"].allowed_values.list.type
@@ -481,7 +481,7 @@ def test_a_published_malformed_call_is_refused(name):
 @pytest.mark.parametrize("how", ["", "hlo"], ids=["kernels", "hlo"])
 @times
 def test_compiled(op, how, times, monkeypatch):
-    """On a CPU results are bitwise identical to those of the op that is not compiled, where XLA
+    """On a CPU results are bitwise identical to the uncompiled op's, where XLA
     calls its kernel; in operations of XLA they keep the bounds of the kernels."""
     monkeypatch.setenv("TF_BN_OPS_XLA", how)
     count = 2 if times == 1 else len(combinations(op))
@@ -528,7 +528,7 @@ def test_vectorized_map_is_one_call_for_all_iterations(op):
 CONSTANTS = {"mean", "variance"}
 # What an activation's mask is computed from, and nothing else.
 MASKS = {"y", "forward_coefficients"}
-# Not differentiated: TensorFlow's gradient of the forward op is that of y.
+# Not differentiated: TensorFlow's gradient of the forward op is of y alone.
 OF_Y_ALONE = {"batch_mean", "batch_variance", "saved_mean", "saved_variance", "local_count"}
 
 

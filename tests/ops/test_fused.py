@@ -1,4 +1,4 @@
-"""fused_batch_norm: values and gradients are those of float64 autodiff of the formula.
+"""fused_batch_norm: values and gradients against float64 autodiff of the formula.
 
 Promised: in training `fused_batch_norm` is one op in each direction; parameters stand in
 TensorFlow's order; it is differentiated by everything that it takes and returns, in reverse and

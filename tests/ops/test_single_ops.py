@@ -205,7 +205,7 @@ def test_the_second_order_gradient_takes_any_rank_from_2_on(shape):
 @pytest.mark.parametrize("mode", ["training", "frozen"])
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_the_composition_is_the_same_function(data_format, mode, dtype, monkeypatch):
-    """It runs where the op has no kernel, on a GPU in a build for CPUs; its bounds are those of its
+    """It runs where the op has no kernel, on a GPU in a build for CPUs; its bounds follow from its
     own roundings."""
     _, tensors, attrs = call_of(small(GRAD_GRAD, data_format, mode, dtype=dtype, seed=4))
     tensors = tuple(tensors[arg.name] for arg in GRAD_GRAD.inputs)

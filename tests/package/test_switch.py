@@ -175,7 +175,7 @@ def test_a_failing_import_of_this_package_takes_no_other_away(python, stand_ins,
 
 
 class SharedLoader(importlib.abc.Loader):
-    """An importer that is the loader of all its modules, as those of frozen programs are."""
+    """An importer that is the loader of all its modules, as importers of frozen programs are."""
 
     SOURCES: ClassVar = {"stand_in": "import within; done = True", "within": "", "after": ""}
 

@@ -30,7 +30,7 @@ def norm(x: Any) -> Any:
 
 
 def step(strategy: Any, function: Any, in_function: bool, split: Any) -> Any:
-    """The rows of all replicas, those of a worker's own elsewhere 0; for its sum over workers."""
+    """The rows of all replicas; in a worker the rows of others are 0, for a sum over workers."""
     ends = np.cumsum([0, *split])
 
     def replica() -> Any:

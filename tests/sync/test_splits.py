@@ -1,9 +1,9 @@
-"""However a batch is cut over replicas, results are those of the whole batch, within its bounds.
+"""However a batch is cut over replicas, results equal the whole batch's, within its bounds.
 
 Promised: however a batch is cut over replicas, one without samples included, results are within the
 bounds of the op on the whole batch, at a mean of 1e5 too.
 
-The bounds are the strict ones of tf_bn_ops/harness, those of the ops on one replica. The gradients
+The bounds are the strict ones of tf_bn_ops/harness, as for the ops on one replica. The gradients
 by scale and offset come from each replica for its own samples; their sum is judged, each with the
 rounding of its own.
 """

@@ -57,7 +57,7 @@ def _expected(
 
 
 def write(case: Case, name: str, to: pathlib.Path, profile: bounds.Profile) -> dict[str, Any]:
-    """Writes a case into a folder of its own; its entry in cases.json."""
+    """Writes a case into a folder of its own; returns its entry in cases.json."""
     inputs = as_given(model_of(case.spec).fill(case))
     folder = to / name
     folder.mkdir()

@@ -98,7 +98,7 @@ def _load(path: str) -> ctypes.CDLL:
         ctypes.c_char_p,
         ctypes.POINTER(ExplainArgs),
         ctypes.c_char_p,
-        *error,  # The JSON text goes into a buffer like that of the error.
+        *error,  # The JSON text goes into a buffer like the error's.
         *error,
     ]
     return lib
@@ -130,17 +130,17 @@ def implementations() -> dict[str, bool]:
 
 
 def supported_implementations() -> list[str]:
-    """The names of those that this processor can run, fastest first."""
+    """The names of the builds that this processor can run, fastest first."""
     return [name for name, supported in implementations().items() if supported]
 
 
 def fastest() -> str | None:
-    """The one that the ops use on this processor unless ISA_VARIABLE names another."""
+    """The build that the ops use on this processor unless ISA_VARIABLE names another."""
     return next(iter(supported_implementations()), None)
 
 
 def selected() -> str | None:
-    """The one that the ops use: the fastest, or the one that ISA_VARIABLE names.
+    """The build that the ops use: the fastest, or the one that ISA_VARIABLE names.
 
     Raises:
       LibraryError: it names none that can run, and no op can.
@@ -211,7 +211,7 @@ def explain(
     llc_bytes: int = 0,
     implementation: str | None = None,
 ) -> Plan:
-    """The plan of a call on the CPU; cache sizes of 0 are those of this machine. `activation` is
+    """The plan of a call on the CPU; cache sizes of 0 are this machine's. `activation` is
     read where the formula is one of smooth activations.
 
     Raises:
@@ -380,7 +380,7 @@ def run_call(call: Call, implementation: str | None = None, threads: int = 1) ->
 
 
 class Stats(NamedTuple):
-    """Statistics of a batch, or of the parts of one with an axis for them in front."""
+    """Statistics of a batch, or of a batch's parts along a first axis."""
 
     count: np.ndarray  # type: ignore[assignment]  # Not the method of tuples.
     mean: np.ndarray
@@ -388,7 +388,7 @@ class Stats(NamedTuple):
 
 
 def gather_stats(parts: Stats) -> Stats:
-    """Statistics of a batch from those of its parts, which have shapes [W], [W, C] and [W, C].
+    """Combines the statistics of a batch's parts, [W], [W, C] and [W, C], into the batch's.
 
     Raises:
       ValueError: the library's sentence.
@@ -401,7 +401,7 @@ def gather_stats(parts: Stats) -> Stats:
 
 
 def run_gather_stats(args: GatherStats) -> None:
-    """The same of the arrays of a struct."""
+    """`gather_stats` on the arrays of a struct."""
     error = ctypes.create_string_buffer(512)
     if library().tfbn_cpu_gather_stats(args, error, len(error)) != 0:
         raise ValueError(error.value.decode())

@@ -1,6 +1,6 @@
 """What a formula is computed from: Call and Inputs as an op is given them, Problem as views.
 
-`random_problem` draws one for tests and measurements; inputs.py has those of the conformance run.
+`random_problem` draws one for tests and measurements; the conformance run has inputs.py.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Inputs:
     Attributes:
       values: role -> array.
       exact: the outputs whose value is the same in any order of summation.
-      attrs: attrs that differ from those of the call.
+      attrs: attrs that differ from the call's.
     """
 
     values: Mapping[str, np.ndarray]
@@ -152,7 +152,7 @@ class Problem:
 
     @property
     def is_part(self) -> bool:
-        """Whether it is one of a part of synchronised batch normalization."""
+        """Whether it is the problem of a part of synchronised batch normalization."""
         return self.part in spec.ops.PARTS
 
     @property
@@ -258,7 +258,7 @@ def with_variance(inputs: Inputs) -> Inputs:
 def stored(
     values: Mapping[str, np.ndarray], dtype: str, statistics_dtype: str | None = None
 ) -> dict[str, np.ndarray]:
-    """Each array in the type of its role: `dtype` if of view shape, else that of the statistics,
+    """Each array in the type of its role: `dtype` if of view shape, else the statistics' type,
     which is float32, float64 with float64, unless given."""
     statistics = DTYPES[statistics_dtype or ("float64" if dtype == "float64" else "float32")]
     return {

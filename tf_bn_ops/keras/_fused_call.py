@@ -72,7 +72,7 @@ class Behind(NamedTuple):
         )
 
     def of(self, y: Any) -> Any:
-        """Computes it by Keras' ops from the result of the normalization."""
+        """Computes addition and activation by Keras' ops from the result of the normalization."""
         if self.side_input is not None:
             y = keras.ops.add(y, keras.ops.cast(self.side_input, y.dtype))
         return activated(keras.ops, self.activation, y, self.leakyrelu_alpha)
@@ -121,7 +121,7 @@ def fused_call(
 def _by_parent(
     layer: Any, parent_call: Callable[..., Any], inputs: Any, training: bool | None, mask: Any
 ) -> Any:
-    """Keras' formula, whose new moving statistics are assigned as those of the fused ops."""
+    """Keras' formula, whose new moving statistics are assigned as the fused ops' are."""
     if not (training and layer.trainable) or in_stateless_scope():
         return parent_call(inputs, training=training, mask=mask)
     with keras.StatelessScope() as scope:
@@ -318,7 +318,7 @@ def _is_of_samples(mask: Any, layer: Any, inputs: Any) -> bool:
 
 
 def _synchronized(layer: Any, inputs: Any, mask: Any, behind: Behind) -> Any:
-    """Training on the statistics of all replicas; with a mask, on those of the samples in it."""
+    """Training on the statistics of all replicas; with a mask, of the samples in it alone."""
     x = inputs
     if layer.compute_dtype == "float32":
         x = _cast(x, "float32")

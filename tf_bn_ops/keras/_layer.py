@@ -26,13 +26,13 @@ class BatchNormalization(keras.layers.BatchNormalization):
     last. The parent class computes everything else: a mask, `renorm`, float64, other axes, batch
     statistics in a function that is exported for inference, and backends other than TensorFlow.
 
-    With `synchronized=True` the statistics in training are those of all replicas of the strategy,
+    With `synchronized=True` training takes the statistics over all replicas of the strategy,
     as `tf_bn_ops.fused_batch_norm(..., synchronized=True)` has them: one collective in each
     direction, and right where the parent's formula loses the variance. A mask is synchronised too,
     which it is not in the parent.
 
-    Results in training are right at any mean of the input, and second derivatives are those of the
-    formula; Keras' are not (docs/dropin.md).
+    Results in training are right at any mean of the input, and second derivatives are the
+    formula's; Keras' are not (docs/dropin.md).
 
     A model that holds the layer is not compiled by XLA with Keras' jit_compile="auto". To have it
     compiled, set `supports_jit = True` on the layers before `model.compile(jit_compile=True)`.

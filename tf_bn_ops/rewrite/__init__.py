@@ -85,7 +85,7 @@ def to_builtin(graph: Any, output: str | os.PathLike[str] | None = None) -> Any:
     A frozen op of TensorFlow leaves the statistics that it saves for the gradient unwritten, where
     this library's saves the given ones: what reads them, such as the gradient, is given these.
 
-    The result needs no tf_bn_ops to load. Arguments, result and errors are those of `to_shim`.
+    The result needs no tf_bn_ops to load. Same arguments, result and errors as `to_shim`.
 
     Raises:
       ValueError: also where a node has no counterpart in TensorFlow: of gradients of gradients,
@@ -156,12 +156,12 @@ def fusion_report(graph: Any, *, keep: Iterable[str] = ()) -> list[Fusion]:
 def unfuse(graph: Any, output: str | os.PathLike[str] | None = None) -> Any:
     """The way back from `fuse`: addition, activation and their gradients are nodes again.
 
-    Batch normalization becomes this library's FusedBatchNormV3 and FusedBatchNormGradV3, whose
-    results are those of the fused ops, also where `fuse` found TensorFlow's; FusedBatchNormEx
+    Batch normalization becomes this library's FusedBatchNormV3 and FusedBatchNormGradV3, with
+    the same results as the fused ops, also where `fuse` found TensorFlow's; FusedBatchNormEx
     without activation where its running variance is the biased one. `to_builtin` goes on to
     TensorFlow's ops. A node that `fuse` removed gets a new name.
 
-    Arguments, result and errors are those of `to_shim`; no other node is touched.
+    Same arguments, result and errors as `to_shim`; no other node is touched.
     """
     from tf_bn_ops import _loader
 

@@ -52,7 +52,7 @@ class Expanded:
 
     Attributes:
       count: how many nodes were expanded.
-      ops: those of the new nodes, and the fused ops that stayed.
+      ops: the ops of the new nodes, and the fused ops that stayed.
       moved: tensors that have another name now -> that name.
     """
 

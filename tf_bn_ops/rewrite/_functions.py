@@ -11,8 +11,8 @@ _SHAPES = "_output_shapes"
 
 
 def rewrite(function: Any, transform: Callable[[Any], tuple[Any, int]]) -> Any:
-    """A concrete function whose FunctionDefLibrary is rewritten by `transform`; signature, captures
-    and variables are those of `function`.
+    """A concrete function with the signature, captures and variables of `function`, whose
+    FunctionDefLibrary is rewritten by `transform`.
 
     Args:
       transform: message -> a new one, and how many nodes were rewritten.

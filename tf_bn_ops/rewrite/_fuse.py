@@ -1,6 +1,6 @@
 """Fusing in TensorFlow's graph messages, by the rules of cc/tf/optimizer/fusion_rules.h.
 
-The rules are those of the graph optimizer, in libtf_bn_ops_optimizer.so. Here they are given
+The graph optimizer has the same rules, in libtf_bn_ops_optimizer.so. Here they are given
 GraphDefs, with the names that must stay.
 """
 

@@ -20,8 +20,8 @@ _LARGEST_FLOAT = (2 - 2.0**-23) * 2.0**127
 
 
 class Identity:
-    """A clamp to [lower, upper]. Its derivative, 1 or 0, follows from its value y. Its name is also
-    that of TensorFlow's op, whose gradient is the op `<name>Grad`."""
+    """A clamp to [lower, upper]. Its derivative, 1 or 0, follows from its value y. TensorFlow's op
+    has the same name, and its gradient is the op `<name>Grad`."""
 
     is_smooth = False
     parameters: tuple[float, ...] = ()
@@ -70,7 +70,7 @@ class Smooth:
         return sum(others, first)
 
     def gradient(self, f: Any, dy: Any, v: Any) -> Any:
-        """Of TensorFlow's ops."""
+        """The gradient by v, in TensorFlow's ops."""
         return dy * self.slope(f, v)
 
 

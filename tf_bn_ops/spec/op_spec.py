@@ -186,7 +186,7 @@ class OpSpec:
 
     def type_of(self, arg: Arg, dtype: str, statistics_dtype: str) -> str:
         """The type of an argument in a call with an element type and one of its statistics types;
-        that of an OPAQUE one means nothing."""
+        the type of an OPAQUE one means nothing."""
         if arg.kind in (WIDE, COUNT, ROW, ROWS):
             return "float64"
         return dtype if arg.kind in (VIEW, VIEW_LIST) else statistics_dtype
@@ -204,6 +204,6 @@ class OpSpec:
         return tuple(dict.fromkeys(kept))
 
     def outputs_with(self, attrs: Mapping[str, Any]) -> tuple[Arg, ...]:
-        """The outputs of a call with some attrs, those of lists that have an element among them."""
+        """The outputs of a call with these attrs; a list counts where it has an element."""
         has_elements = {**self.attrs, **attrs}.get(NUM_SIDE_INPUTS, 0)
         return tuple(a for a in self.outputs if a.kind != VIEW_LIST or has_elements)

@@ -47,7 +47,7 @@ _LEAST_DIFFERENCE = 0.02
 
 
 class Comparison(NamedTuple):
-    """Ratios of pairs: time of the other library over that of this tree's."""
+    """Ratios of pairs: the other library's time over this tree's."""
 
     row: Row
     median: float

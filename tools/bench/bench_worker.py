@@ -38,7 +38,7 @@ _ENVIRONMENT = {
 }
 # After a visit the process is idle when it has used less processor time than this share of a
 # millisecond. Threads of OpenMP (PyTorch's) spin for 4 to 6 ms after a call, on a processor that
-# the next process would have to share; those of TensorFlow's pool for less than 0.1 ms.
+# the next process would have to share; threads of TensorFlow's pool for less than 0.1 ms.
 _IDLE_POLL_SECONDS, _IDLE_SHARE, _MOST_IDLE_POLLS = 1e-3, 0.1, 100
 
 

@@ -100,7 +100,7 @@ def what_is_wrong(
                 given, like = outputs[role], problem["x" if role in VIEW_ROLES else "scale"]
                 if (given.shape, given.dtype) != (like.shape, like.dtype):
                     return f"{role} is {given.dtype} {given.shape}, not {like.dtype} {like.shape}"
-            elif not role.startswith("batch_"):  # Those of moving averages, which PyTorch lacks.
+            elif not role.startswith("batch_"):  # Moving averages, which PyTorch lacks.
                 return f"{role} is missing"
         dtypes = {role: problem.type_of(role) for role in outputs}
         for role, error in errors_of(outputs, parts, dtypes).items():

@@ -22,7 +22,7 @@ _VERSION = 8
 # Rows that move more than this are compared with the bandwidth limit: they exceed the LLC of most
 # machines.
 LIMIT_BYTES = 32 << 20
-# Below this, a call's time is that of waking threads: no share of the limit is shown.
+# Below this, a call's time goes into waking threads: no share of the limit is shown.
 SMALL_BYTES = 1 << 20
 
 
@@ -101,7 +101,7 @@ class NetworkMeasurement:
         return float(np.median(self.of(variant)))
 
     def gain(self, variant: str) -> float:
-        """The median over turns of the time of Keras' step over that of the variant's."""
+        """The median over turns of the time of Keras' step divided by the variant's."""
         return float(np.median(self.of(KERAS) / self.of(variant)))
 
     def share_removed(self, variant: str, without: str) -> list[float]:

@@ -83,8 +83,8 @@ CALLS = {
         (_FORWARD, _GRADIENT),
         activated=True,
     ),
-    # The gradient reads y too, and writes two gradients: that of the side input from y_backprop and
-    # y, the other one from it and x, which the sums need.
+    # The gradient reads y too, and writes two gradients: the side input's from y_backprop and y,
+    # the other one from it and x, which the sums need.
     "layer_add_relu": Call(
         "batch norm + add + ReLU, forward + gradient",
         "A layer with the addition of a side input and ReLU behind it, likewise:",
@@ -116,7 +116,7 @@ def call_of(section: str) -> Call:
 
 EPSILON = 1e-3
 _PERIOD = 4194301  # The largest prime below 2^22.
-# Seed, standard deviation and mean: roughly those of a network's activations and gradients. The
+# Seed, standard deviation and mean: roughly as in a network's activations and gradients. The
 # mean of y_backprop is not zero, so that a missing offset_backprop term fails the check. The mean
 # of side_input is zero: ReLU behind the addition lets about half of the elements through.
 _POOLS = {"y_backprop": (1, 0.5, 0.125), "x": (2, 1.5, 0.75), "side_input": (4, 1.0, 0.0)}
@@ -159,7 +159,7 @@ class Row:
         return {role: np.resize(_pool(role, self.dtype), math.prod(self.shape)) for role in roles}
 
     def statistics(self) -> dict[str, np.ndarray]:
-        """float32 [channels]: scale, offset, and a mean and variance close to those of x."""
+        """float32 [channels]: scale, offset, and a mean and variance close to x's."""
         rng, channels = np.random.default_rng([_SEED, 3]), self.view[1]
         _, deviation, mean = _POOLS["x"]
         found = {
@@ -251,8 +251,7 @@ def rows_of(
     modes: Sequence[str],
     threads: int,
 ) -> list[Row]:
-    """The rows of a section. Those of one shape and dtype are neighbours: they share their
-    inputs."""
+    """The rows of a section; rows of one shape and dtype are neighbours and share their inputs."""
     return [
         Row(section, dims[layout], layout, dtype, mode, threads)
         for n, h, w, c in shapes

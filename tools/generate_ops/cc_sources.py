@@ -137,7 +137,7 @@ def op_calls() -> str:
 
 
 def _attrs(op: spec.OpSpec) -> list[str]:
-    """Those of the class Attrs: no lengths of inputs; what has no default is an argument."""
+    """The attrs of the class Attrs: no lengths of inputs; what has no default is an argument."""
     names = {*op.attrs, *op.derived_attrs}
     return [n for n in spec.ATTRS if n in names and op.attrs.get(n) is not spec.REQUIRED]
 

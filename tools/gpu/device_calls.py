@@ -161,7 +161,7 @@ def alignment_differences(device: Any, problem: Problem) -> Iterator[str]:
 
 
 def gather_stats(device: Any, parts: c_abi.Stats) -> c_abi.Stats:
-    """Statistics of a batch from those of its parts, by the kernel."""
+    """Combines the statistics of a batch's parts by the kernel."""
     rows, channels = parts.mean.shape
     found = c_abi.Stats(np.empty(()), *(np.empty(channels) for _ in range(2)))
     addresses = []

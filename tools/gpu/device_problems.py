@@ -37,7 +37,7 @@ def behind_activation(
     mask_from_y: bool = False,
     rstd: bool = False,
 ) -> Problem:
-    """A gradient behind an activation; mean and variance are those of the forward.
+    """A gradient behind an activation, with the mean and variance of the forward.
 
     Args:
       view, dtype, activation, is_training: as of any problem.
@@ -108,7 +108,7 @@ def backward_elemt(
     mask_from_y: bool = False,
     side_input: bool = False,
 ) -> Problem:
-    """BatchNormBackwardElemt; the sums are those of a larger batch."""
+    """BatchNormBackwardElemt, with the sums of a larger batch."""
     p = backward_reduce(view, dtype, activation=activation, mask_from_y=mask_from_y)
     p.part = spec.ops.BATCH_NORM_BACKWARD_ELEMT
     p.num_side_inputs = int(side_input)
@@ -120,7 +120,7 @@ def backward_elemt(
 
 
 def dtypes_of(call: str) -> list[str]:
-    """The element types of a call of CALLS: those of an op."""
+    """The element types with which an op makes a call of CALLS."""
     return [
         name for name in KERNEL_DTYPES if c_abi.is_op_call(CALLS[call](view=(1, 1, 1), dtype=name))
     ]

@@ -2,8 +2,8 @@
 
 `make gpu-ptx-test SIM=FOLDER` builds what it needs and calls it; FOLDER has libcudasim.so. Sampled
 calls (views, types, alignments, in place) run in both orders of execution, with
-every access and race checked. Results are within the error bounds and bitwise those of the host
-emulator. Then faults are planted into the PTX, dropped barriers, shifted loads, stores without a
+every access and race checked. Results are within the error bounds and bitwise the host
+emulator's. Then faults are planted into the PTX, dropped barriers, shifted loads, stores without a
 mask, each of which has to be caught.
 """
 

@@ -1,6 +1,6 @@
 """Judges TensorFlow's ops of this library on a GPU: python tools/gpu/tensorflow_test.py [--probe].
 
-Cases are those of `make conformance`, with tensors on the GPU, and error bounds those of the
+Runs the cases of `make conformance`, with tensors on the GPU, within the error bounds of the
 GPU kernels (profile two-level); in training
 reserve_space_2 is the inverse standard deviation there, which forward ops return and gradients
 take. The built-in ops are measured for comparison. Needs a TensorFlow that sees a GPU, and the

@@ -128,7 +128,7 @@ def test_nan(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
 
 
 def test_gather_stats(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
-    """Bitwise those of the emulator, which are the CPU's; counts that are none give NaN."""
+    """Results are bitwise the emulator's, which are the CPU's; counts that are none give NaN."""
     for rows, channels in ((1, 1), (6, 300), (3, 0), (0, 5)):
         parts = random_parts(rows, channels)
         got, want = (device_calls.gather_stats(d, parts) for d in (device, emulator))

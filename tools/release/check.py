@@ -10,12 +10,12 @@ The steps, each by itself and in this order:
   reproducible  wheel and sdist of dist/ again, to the same bytes, from a copy of the sources in
                 another folder and with an empty compiler cache; the libraries are compiled again
                 for --twice, the first and the last of VERSIONS, between which TensorFlow's headers
-                differ most, and those of the other versions are taken from the first build
+                differ most, and the other versions' are taken from the first build
   install       for each version: a fresh environment, pip from dist/ in less than 10 s,
                 `doctor`, quick tests, 200 conformance cases
   sbom          a CycloneDX bill of materials of the wheel and what it requires, and SHA256SUMS
   docs          the site; MkDocs checks every link in it
-  tests         those of the release tier (CONTRIBUTING.md); PyTorch and ONNX Runtime are judged
+  tests         the release tier (CONTRIBUTING.md); PyTorch and ONNX Runtime are judged
                 where requirements/bench.txt and dev.txt are installed
 
 --borrow-tensorflow takes TensorFlow and what the tests need from ENVIRONMENTS/VERSION/venv instead

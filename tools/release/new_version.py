@@ -1,4 +1,4 @@
-"""Makes the sources those of a new version: its number, and the heading of its changes.
+"""Gives the sources a new version: its number, and the heading of its changes.
 
 usage: python tools/release/new_version.py VERSION [--date=YYYY-MM-DD]
 

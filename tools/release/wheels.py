@@ -5,7 +5,7 @@ usage: python tools/release/wheels.py [--versions="2.20 2.21"] [--environments=b
                                       [--platform=linux_aarch64] [--make="ARCH=aarch64"]
                                       [--others=STAGE]
 
-For each version `make` builds the libraries in its environment (ENVIRONMENTS/VERSION/venv, those of
+For each version `make` builds the libraries in its environment (ENVIRONMENTS/VERSION/venv, from
 make matrix), into a stage laid out as the package:
 
   lib/libtf_bn_ops_core.so   the kernels: the same bytes from every version, or it is an error
@@ -14,7 +14,7 @@ make matrix), into a stage laid out as the package:
 
 setup.py packs the stage (TF_BN_OPS_PREBUILT), and auditwheel gives the wheel its platform tag. The
 loader takes the folder of the TensorFlow that it finds. The same sources and compiler give the same
-bytes, wherever they lie: SOURCE_DATE_EPOCH is that of the last commit.
+bytes, wherever they lie: SOURCE_DATE_EPOCH is the last commit's time.
 
 --platform is for cross builds: what --make says then has to compile for it. --others takes the
 versions that are not built from the stage of an earlier run. Uses the standard library alone;

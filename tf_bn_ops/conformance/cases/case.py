@@ -54,12 +54,12 @@ class Case(Call):
 
     @property
     def compares_values(self) -> bool:
-        """Whether its outputs are held against the right ones."""
+        """Whether its outputs are compared with the right ones."""
         return not self.kind.startswith(ERROR_PREFIX)
 
     @property
     def execution_modes(self) -> tuple[str, ...]:
-        """The first is judged, the others have to give bitwise identical results."""
+        """The modes: the first is judged, the others have to give bitwise identical results."""
         return tuple(self.execution.split("+"))
 
     @property
@@ -73,7 +73,7 @@ class Case(Call):
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A case with its inputs, which need not be those of its seed."""
+    """A case with its inputs, which need not be drawn from its seed."""
 
     case: Case
     inputs: Inputs

@@ -181,8 +181,7 @@ def _reads_y(case: Case, attrs: Mapping[str, Any]) -> bool:
 
 
 def reads_averages(case: Case, attrs: Mapping[str, Any]) -> bool:
-    """Whether an op with moving averages reads mean and variance; what it does not may have any
-    size."""
+    """Whether an op with moving averages reads mean and variance; unread ones may have any size."""
     has_averages = case.is_training and "exponential_avg_factor" in case.spec.attrs
     return not has_averages or attrs.get("exponential_avg_factor") != 1
 

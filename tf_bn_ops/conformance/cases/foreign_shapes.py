@@ -17,8 +17,8 @@ NHWC, NCHW = "NHWC", "NCHW"
 
 @dataclasses.dataclass(frozen=True)
 class ForeignShape:
-    """A shape (N, C, H, W) with the layouts and element type that it is run in; `only`: of large
-    ones, which cost seconds each, the one formula."""
+    """A shape (N, C, H, W) with the layouts and element type that it is run in; `only`: the one
+    formula of a large shape, which costs seconds."""
 
     shape: tuple[int, int, int, int]
     layouts: tuple[str, ...] = (NHWC, NCHW)

@@ -44,8 +44,8 @@ def _check_known(what: str, given: Iterable[str], known: Sequence[str]) -> None:
 
 
 class Tolerance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an op may be off beyond the bounds, with a reason: so many times its bound, in outputs
-    and element types that it names, or in all."""
+    """How many times its bound an op may be off, with a reason, in the outputs and element types
+    that are named, or in all."""
 
     reason: str
     times_bound: float
@@ -59,7 +59,7 @@ class Tolerance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise UsageError("a tolerance needs a positive, finite times_bound")
 
     def applies(self, output: str, dtype: str) -> bool:
-        """Whether it is for this output in cases of this element type."""
+        """Whether it covers this output in cases of this element type."""
         return (not self.outputs or output in self.outputs) and (
             not self.dtypes or dtype in self.dtypes
         )

@@ -34,7 +34,7 @@ class Answer:
 
 
 def combined(answers: Mapping[str, Answer]) -> Answer:
-    """The first of the answers by execution mode, with what the others are to it."""
+    """The first answer by execution mode, with how the others compare with it."""
     first, *further = answers.values()
     same, others, unsupported = [*first.same], {**first.others}, {**first.unsupported}
     changed = dict.fromkeys(name for answer in answers.values() for name in answer.changed)

@@ -46,7 +46,7 @@ def check_place(device: str | None, outputs: Sequence[Any]) -> None:
 
 
 class Ops:
-    """tf.raw_ops and those of INTERNAL, under their names here."""
+    """tf.raw_ops and the ops of INTERNAL, under their names here."""
 
     def __init__(self, plugin: str):
         """`plugin`: the library of a device, or nothing."""
@@ -69,9 +69,9 @@ class Ops:
         leakyrelu_alpha: float | None = None,
         **arguments: Any,
     ) -> Any:
-        """Calls it in a graph, as an op without a Python name has to be. Shapes are unknown there:
-        those of _FusedBatchNormEx are held to cuDNN's multiples of 4 channels. The two attrs it
-        does not have; the slope is that of no activation it has."""
+        """Runs the op in a graph, as one without a Python name has to be. Shapes are unknown there:
+        _FusedBatchNormEx holds known ones to cuDNN's multiples of 4 channels. It lacks the two
+        attrs; none of its activations has a slope."""
         from tensorflow.python.framework import op_def_library
 
         assert bessel_correction, "TensorFlow's op has no such attr: as_internal"

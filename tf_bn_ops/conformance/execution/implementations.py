@@ -174,7 +174,7 @@ def request(
 def _forward_first(case: Case, inputs: Inputs) -> dict[str, str]:
     """Which forward op computes the reserve spaces of a case of whole layers. In 16-bit types its
     statistics are off by what the bound of the gradient has no room for; behind an activation the
-    mask would have to be that of its y."""
+    mask would have to come from its y."""
     forward = case.op.replace("Grad", "")
     is_whole = case.kind == WHOLE_LAYER and case.is_training and case.statistics == "batch"
     plain = inputs.attrs.get("activation_mode", IDENTITY) == IDENTITY

@@ -82,7 +82,7 @@ class Op:
             return None
 
     def values(self, attrs: Mapping[str, Any]) -> list[np.ndarray] | None:
-        """What it computes of a few numbers, None for an error."""
+        """What the op computes from a few numbers, None for an error."""
         rng, layout = np.random.default_rng(1), self.mapped.spec.layouts[0]
         rank, shapes = spec.LAYOUTS[layout][0], {spec.COUNT: (), spec.OPAQUE: (0,)}
         shapes |= dict.fromkeys((spec.VIEW, spec.VIEW_LIST), (_CHANNELS,) * rank)

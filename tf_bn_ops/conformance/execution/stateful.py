@@ -8,7 +8,7 @@ Each takes a callable that runs an op (a request -> its outputs as arrays) and a
 M_PERTURB), also for posix_memalign and aligned_alloc, by which TensorFlow allocates tensors, and
 for large blocks that are mapped. Two runs with two patterns tell an element that was never
 written, which holds both, from one whose right value happens to be a pattern. Other allocators
-(TensorFlow's own for large tensors where oneDNN is on, those of devices, a preloaded one) ignore
+(TensorFlow's own for large tensors where oneDNN is on, a device's, a preloaded one) ignore
 the option, so who relies on it tests it first: `holds`.
 """
 
@@ -62,7 +62,7 @@ def _set(byte: int) -> None:
 
 @contextlib.contextmanager
 def filled(pattern: int) -> Iterator[None]:
-    """Within it, memory that malloc allocates is filled with the byte `pattern`.
+    """Fills memory that malloc allocates inside it with the byte `pattern`.
 
     Raises:
       PoisonError: the C library cannot.
@@ -127,8 +127,8 @@ def poisoned(call: Call, request: Mapping[str, Any]) -> Answer:
 def after_others(
     call: Call, prepare: PrepareInPlace, request: Mapping[str, Any]
 ) -> list[np.ndarray]:
-    """After the calls of request["before"], whatever becomes of them, and after one with other
-    numbers alone, at the same addresses: as a network's variables and buffers have them."""
+    """Answers after the calls of request["before"], whatever becomes of them, and after one with
+    other numbers alone, at the same addresses: as a network's variables and buffers have them."""
     for earlier in request.get("before", ()):
         with contextlib.suppress(Exception):
             call(earlier)
@@ -146,8 +146,8 @@ def _write(inputs: Mapping[str, np.ndarray], request: Mapping[str, Any]) -> None
 
 
 def concurrent(prepare: Prepare, request: Mapping[str, Any]) -> list[np.ndarray]:
-    """While other threads call the same kernel with other numbers; every thread also calls it with
-    those of the request. The answer is the first that differs from the one with one thread."""
+    """Answers while other threads call the same kernel with other numbers; every thread also calls
+    it with the request's. The answer is the first that differs from the one with one thread."""
     call = prepare(request)
     alone = call()
     start = threading.Barrier(THREADS)

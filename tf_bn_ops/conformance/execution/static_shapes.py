@@ -68,7 +68,7 @@ def _text(shape: PartialShape) -> str:
 def difference(
     op: OpSpec, layouts: Sequence[str], modes: Sequence[str], theirs: Ask, ours: Ask
 ) -> str:
-    """How the shapes differ that two ops infer which claim to be `op` in some layouts and modes, in
+    """How the inferred shapes of two ops that claim to be `op` differ in some layouts and modes, in
     one sentence; nothing where they are equal."""
     asked, found = 0, []
     for layout, mode in itertools.product(layouts, modes):

@@ -100,7 +100,7 @@ class Worker:
         return self._ask({"contract": [*mapped]}, "the contract of the ops cannot be compared")
 
     def kernels(self, device: str) -> dict[str, Any]:
-        """What is on a device (devices.kernels).
+        """Which ops have kernels on a device (devices.kernels).
 
         Raises:
           WorkerError: the process did not survive the question.
@@ -182,7 +182,7 @@ class Worker:
             self._crash = self._died(f"died before the case: {e}")
 
     def _before(self, case: Case) -> list[dict[str, Any]]:
-        """The requests that come before a case: those of its predecessors that it has ops for."""
+        """The requests that come before a case: its predecessors whose op the worker has."""
         mapped = self._implementation.mapping_of(case.spec)
         return [
             request(earlier, fill(earlier), mapped)

@@ -1,7 +1,7 @@
 """The formula model of batch normalization, with and without a side input: answers and bounds.
 
-The formula is that of cc/core/formulas/forward.h. Notation of the bounds: as in bounds.py, whose
-profiles give h, u_s and the roundings of a mean (the text has those of the strict one). xc = x - x0
+The formula: see cc/core/formulas/forward.h. Notation of the bounds: as in bounds.py, whose
+profiles give h, u_s and the roundings of a mean (the text has the strict profile's). xc = x - x0
 with x0 the median of three elements of the channel (oracle.center; 0 where sums may be rearranged),
 d = mean(xc), a = scale*rstd.
 
@@ -58,9 +58,9 @@ and the saved variance, rounded to that type, by 4u_c*variance + 2t more than ev
 **Flushing.** As in bounds.py: t, the smallest normal number of the type computed in, counts beside
 every mean|t|, times the mean of the other factor in a product, and beside every element.
 
-**Overflow.** Where a sum of |terms| exceeds the largest number of the type of the sums, or a
-coefficient, x - mean or the sum of an element's |terms| that of the type computed in, the bound is
-infinite; where products may be taken in another order, so it is where one of them does. Where only
+**Overflow.** The bound is infinite where a sum of |terms| exceeds the largest number of the sums'
+type, or a coefficient, x - mean or the sum of an element's |terms| the largest of the type computed
+in; where products may be taken in another order, also where one of them does. Where only
 ev is too large for a bound, it is infinite too, but the answer has to be finite: x is, and a
 variance is not negative.
 """

@@ -1,9 +1,9 @@
 """The formula model of the gradient of batch normalization behind an activation.
 
-The formula is that of cc/core/formulas/gradient.h: the first-order gradient of the masked
-y_backprop, whose oracle and bounds are those of batch_norm_grad.py. The mask is that of y as it is
+The formula (cc/core/formulas/gradient.h): the first-order gradient of the masked y_backprop, with
+the oracle and the bounds of batch_norm_grad.py. The mask is computed from y as it is
 given. It has no error: each comparison is between numbers that both sides have. Where an op takes
-the mask from x by the forward's coefficients, its decision has to be that of y all the same: y is
+the mask from x by the forward's coefficients, its decision has to agree with y's all the same: y is
 then what these very coefficients give (batch_norm_grad_ex_inputs.py). A smooth activation has a
 derivative in place of the mask, which follows from x and the side input, and has an error
 (SmoothOracle).

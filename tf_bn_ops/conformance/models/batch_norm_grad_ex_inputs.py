@@ -1,4 +1,4 @@
-"""The inputs of the gradient behind an activation: those of the plain gradient, an offset, and y.
+"""The inputs of the gradient behind an activation: the plain gradient's, an offset, and y.
 
 What the case's string does not say, its seed decides: the activation, whether there is a side
 input, and whether reserve_space_3 holds the forward's coefficients. With them y is, bit by bit,
@@ -102,7 +102,7 @@ def _fill_y(
 
 
 def fill(call: Call) -> Inputs:
-    """The inputs of a call, from its seed, by role; those of other ops of the family among them."""
+    """The inputs of a call, from its seed, by role, and the inputs of the family's other ops."""
     values, exact = inputs.draw(call)
     rng = np.random.default_rng([call.seed, len(call.shape), 11])
     activation = _ACTIVATIONS[int(rng.integers(len(_ACTIVATIONS)))]

@@ -1,6 +1,6 @@
 """The formula model of the second-order gradient: the right answer, and its error bound.
 
-The formulas are those of cc/core/formulas/second_order.h (docs/math.md derives them), with
+The formulas: see cc/core/formulas/second_order.h (docs/math.md derives them), with
 its names: gx, gs, go are the gradients of x_backprop, scale_backprop, offset_backprop; a, s, b the
 means of gx*xhat, dy*xhat and centered(gx)*centered(dy); f = scale*rstd, and
 
@@ -9,7 +9,7 @@ means of gx*xhat, dy*xhat and centered(gx)*centered(dy); f = scale*rstd, and
   scale_grad      = rstd*M*(b - a*s)
 
 where a prime centers. Notation of the bounds: as in bounds.py, whose profiles give h, u_s and the
-roundings of a mean (the text has those of the strict one). xc = x - x0 with x0 the median of
+roundings of a mean (the text has the strict profile's). xc = x - x0 with x0 the median of
 three elements of the channel (oracle.center; 0 where sums may be rearranged), d = mean(xc).
 
 **Sums.** A mean of terms t is off by e(t) = h*u_s*mean|t| (two-level sums: by what bounds.py says,
@@ -54,8 +54,8 @@ first term of each sentence is left.
 set to zero: t counts beside every mean|t|, times the mean of the other factor in a product, and
 beside every element, times its coefficient.
 
-**Overflow.** Where a sum of |terms| exceeds the largest number of the type of the sums, or a
-coefficient or the sum of an element's |terms| that of the type computed in, the bound is infinite.
+**Overflow.** The bound is infinite where a sum of |terms| exceeds the largest number of the sums'
+type, or a coefficient or the sum of an element's |terms| the largest of the type computed in.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def _unread(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:
 
 
 def fill(call: Call) -> Inputs:
-    """The inputs of a call, from its seed, by role; those of other ops of the family among them."""
+    """The inputs of a call, from its seed, by role, and the inputs of the family's other ops."""
     rng = np.random.default_rng([call.seed, len(call.shape), 7])
     attrs = _attrs(rng, call)
     kind = KINDS[call.kind]

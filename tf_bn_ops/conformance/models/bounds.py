@@ -1,7 +1,7 @@
 """How far from the oracle a first-order gradient may be, and the profiles of all bounds.
 
-Notation: u_T is the unit roundoff of the output's type, u_c that of the type x_backprop is computed
-in, u_s that of the type sums are kept in; c is the answer, r the oracle's; M = N*H*W;
+Notation: u_T, u_c and u_s are the unit roundoffs of the output's type, of the type x_backprop is
+computed in, and of the type sums are kept in; c is the answer, r the oracle's; M = N*H*W;
 rstd = 1/sqrt(variance + epsilon), a = scale*rstd; xmu = x - mean; S1 = sum(dy), S2 = sum(dy*xmu);
 A1 = sum|dy|, A2 = sum|dy*xmu|; m = S1/M, k = rstd^2*S2/M; in frozen mode m = k = 0.
 
@@ -23,8 +23,8 @@ additions of its run, so that with n = R - 1 + q
 
 independent of M. c is the mean rounded to float32, and what that changes, (c - mean)*S1, is added
 in float64: of a float64 mean, E(S2) grows by 2*(n*u)*u*|mean|*A1. A run whose float32 sum is not
-finite is added up again in float64, so that overflow stays that of u_s, and what float32 flushes is
-in t.
+finite is added up again in float64, so that sums overflow in u_s's type alone, and what float32
+flushes is in t.
 
 rstd carries at most 2.5 roundings of the type that sums are kept in (the sum with epsilon, which
 the root halves, the root, the division), its product with S2 one more.
@@ -40,7 +40,7 @@ coefficients a, k that are rounded to it, and m, which is off by `mean_roundings
 
 xmu*k may be computed of x less the mean's first part, the rest, less than u_c*|mean|, going to m:
 |xmu| grows by that in what an element is rounded by. (x is a multiple of what the first part is, so
-that it is less than a deviation where the mean is that of x.)
+that it is less than a deviation where the mean is x's own.)
 
 Coefficients come from the sums in the type of the sums: m by a division, k and a through rstd
 (2.5 roundings each time) with at most 8 roundings together. Where x_backprop is computed in a
@@ -145,15 +145,15 @@ class Profile:
         return (count if self.additions is None else self.additions) + 4
 
     def run_error(self, dtype: DType, roundings: int) -> float:
-        """What runs of a two-level sum may be off, times the sum of |terms|; see sum_error."""
+        """How far a two-level sum's runs may be off, relative to sum|terms|; see sum_error."""
         if dtype.name not in self.two_level:
             return 0.0
         n = (TWO_LEVEL_CHAIN - 1 + roundings) * DTYPES["float32"].unit_roundoff
         return n / (1 - n)
 
     def sum_error(self, dtype: DType, count: int, roundings: int) -> float:
-        """What a sum of `count` terms may be off, times the sum of |terms|; a term of a two-level
-        sum is rounded `roundings` times before it is added."""
+        """How far off a sum of `count` terms may be, relative to the sum of |terms|; a term of a
+        two-level sum is rounded `roundings` times before it is added."""
         additions = self.chain(count) * self.sums_type(dtype).unit_roundoff
         return additions + self.run_error(dtype, roundings)
 

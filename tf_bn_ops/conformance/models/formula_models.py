@@ -53,7 +53,7 @@ def check(problem: Problem, outputs: Mapping[str, np.ndarray], profile: str = "s
 
 
 def check_coefficients(problem: Problem, given: np.ndarray, profile: str = "strict") -> str:
-    """The same of the opaque forward_coefficients of a forward op, [rows, channels]."""
+    """`check` for the opaque forward_coefficients of a forward op, [rows, channels]."""
     rows = inputs.rows_of(given, working_type(problem))
     with np.errstate(all="ignore"):
         outputs = {

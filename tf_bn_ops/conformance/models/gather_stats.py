@@ -9,7 +9,7 @@ from tf_bn_ops.harness.c_abi import Stats
 
 
 def chan(parts: Stats) -> Stats:
-    """The statistics of a batch from those of its parts, [W], [W, C] and [W, C]."""
+    """Combines the statistics of a batch's parts, [W], [W, C] and [W, C], into the batch's."""
     count, mean, m2 = np.float64(0), *(np.zeros(parts.mean.shape[1]) for _ in range(2))
     with np.errstate(all="ignore"):
         for n, part_mean, part_m2 in zip(*parts, strict=True):

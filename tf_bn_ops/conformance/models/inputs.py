@@ -346,8 +346,8 @@ def are_kept(
     rows: Mapping[str, np.ndarray], mean: np.ndarray, variance: np.ndarray, epsilon: float,
     compute: Any,
 ) -> np.ndarray:  # fmt: skip
-    """Whether forward_coefficients are of the statistics and the epsilon that a gradient is given,
-    by channel: they hold only together with all that they were computed with."""
+    """Whether forward_coefficients were computed from the statistics and the epsilon that a
+    gradient is given, by channel: they hold only together with these."""
     part, rest = _in_parts(np.float64(epsilon), compute)
     kept = (rows["mean"] == mean) & (rows["saved_variance"] == variance)
     return np.asarray(kept & (rows["epsilon"] == part) & (rows["epsilon_rest"] == rest))
@@ -388,7 +388,7 @@ def _others(call: Call, mean: np.ndarray, variance: np.ndarray, epsilon: float) 
 
 
 def as_given(inputs: Inputs) -> Inputs:
-    """The inputs for ops of others, which promise nothing about what this library's forward op
+    """Inputs for other libraries' ops, which promise nothing about what this library's forward op
     leaves in reserve_space_3: without it, the right gradient is by mean and variance as given."""
     kept = inputs.values.get("forward_coefficients")
     if kept is None or kept.ndim != 2 or len(kept) != spec.ops.NUM_FORWARD_COEFFICIENTS:
@@ -454,8 +454,8 @@ def tensors(call: Call, values: Mapping[str, np.ndarray], exact: frozenset[str])
 
 
 def fill(call: Call) -> Inputs:
-    """The inputs of a call of a first-order gradient, from its seed: those of its spec by role, and
-    others that no result depends on."""
+    """The inputs of a call of a first-order gradient, from its seed: inputs of its spec by role,
+    and others that no result depends on."""
     return tensors(call, *draw(call))
 
 
@@ -463,7 +463,7 @@ def channels_without_infinity(
     problem: Problem, sums: np.ndarray, *coefficients: np.ndarray
 ) -> np.ndarray | None:
     """Where a NaN among the results has to stay one: the order of operations decides whether
-    infinities become NaN, those of x and of coefficients. None where `sums`, which every element
+    infinities of x and of coefficients become NaN. None where `sums`, which every element
     enters, and the coefficients are finite."""
     if all(np.isfinite(array).all() for array in (sums, *coefficients)):
         return None

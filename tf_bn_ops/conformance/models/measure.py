@@ -31,8 +31,8 @@ class Expected:
       at: where the part lies in it.
       value: the right answer.
       bound: how far from it an answer may be; infinite where anything is right.
-      magnitude: of the terms that it is a sum of: a unit in the last place is that of the value, or
-        where it has cancelled below them, of its terms.
+      magnitude: of the terms that it is a sum of: a unit in the last place is the value's or, where
+        it has cancelled below them, its terms'.
       impostors: answers that are wrong on purpose, by name; a case is evidence if each fails.
       nan_required: where a NaN may not be answered by infinity; None: it may.
       finite_required: where the answer has to be finite though the bound is infinite, because
@@ -52,7 +52,7 @@ class Expected:
 
     @property
     def rule(self) -> np.ndarray:
-        """The last three as portable_judge.py has them, in a shape that broadcasts to the part."""
+        """The last three fields as portable_judge.py's flags, broadcastable to the part."""
         flags = (
             (portable_judge.NAN_REQUIRED, self.nan_required),
             (portable_judge.FINITE_REQUIRED, self.finite_required),
@@ -74,7 +74,7 @@ WHOLE: tuple[slice, ...] = (slice(0, None),)
 
 @dataclasses.dataclass(frozen=True)
 class FormulaModel:
-    """What is known of a formula.
+    """The inputs, right answers and bounds of a formula.
 
     Attributes:
       kinds: kinds of values that inputs are drawn of.

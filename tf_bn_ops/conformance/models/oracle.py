@@ -26,8 +26,8 @@ def working_type(problem: Problem) -> type[np.floating[Any]]:
 
 
 def center(problem: Problem, work: type[np.floating[Any]]) -> np.ndarray:
-    """What sums over a channel measure x from: the median of elements M/7, 3M/7 and 5M/7, of which
-    infinities and NaN count as zero."""
+    """The value that sums over a channel measure x from: the median of elements M/7, 3M/7 and 5M/7,
+    of which infinities and NaN count as zero."""
     outer, channels, inner = problem.view
     if not outer * inner:
         return np.zeros(channels, work)
@@ -47,7 +47,7 @@ def kept_rows(problem: Problem) -> dict[str, np.ndarray] | None:
 
 @dataclasses.dataclass(frozen=True)
 class Sums:
-    """Per channel; n is the number of terms, N*H*W."""
+    """Sums per channel; n is the number of terms, N*H*W."""
 
     n: int
     dy: np.ndarray  # sum of y_backprop

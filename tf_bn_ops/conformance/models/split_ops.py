@@ -5,14 +5,14 @@ added comes from statistics and sums that are float64 (u = 2^-53). Notation: as 
 bounds.py.
 
 **BatchNormStats.** mean and m2 = M*variance as batch_norm.py has them, without rounding to a
-narrower type: em + 4u|mean|, M*ev + 8u*m2. The count is exact, that of an empty x is 0.
+narrower type: em + 4u|mean|, M*ev + 8u*m2. The count is exact, and 0 for an empty x.
 
 **BatchNormElemt.** y of the frozen forward; the given mean is float64, and two float32 parts of it
 miss 2^-47 of it, which is what batch_norm.py allows of a mean in two parts.
 
 **BatchNormBackwardReduce.** scale_backprop and offset_backprop of the masked y_backprop; the sums
-before they are rounded: E(S1) + 2u|S1|, E(S2) + 4u|S2|. Where y is not given the mask is that of
-the y that BatchNormElemt computes, bit by bit.
+before they are rounded: E(S1) + 2u|S1|, E(S2) + 4u|S2|. Where y is not given the mask is computed
+from the y that BatchNormElemt computes, bit by bit.
 
 **BatchNormBackwardElemt.** x_backprop from sums that are given: E(S1) = E(S2) = 0 but for a few
 roundings, for which 2^-44 of the sums leaves room. x - mean has one operation more than where the

@@ -1,6 +1,6 @@
 """The inputs of the parts of synchronised batch normalization.
 
-They are those of the ops that compute both passes (batch_norm_inputs.py,
+They are drawn as for the ops that compute both passes (batch_norm_inputs.py,
 batch_norm_grad_ex_inputs.py); statistics are float64, so that no mean is rounded. What the case's
 string does not say, its seed decides: the activation, whether there is a side input, whether y is
 given, and how many other batches the sums of BatchNormBackwardElemt are over.
@@ -48,8 +48,8 @@ def fill_elemt(call: Call) -> Inputs:
 
 
 def y_of_elemt(problem: Problem) -> np.ndarray:
-    """What BatchNormElemt computes without a side input, bit by bit: the mask from x is that of
-    this y."""
+    """The y that BatchNormElemt computes without a side input, bit by bit: the mask from x is the
+    mask from this y."""
     compute = spec.DTYPES[problem.dtype.accumulator].numpy.type
     mean, variance, scale = (
         problem.wide(role, np.float64) for role in ("mean", "variance", "scale")
@@ -63,7 +63,7 @@ def y_of_elemt(problem: Problem) -> np.ndarray:
 
 
 def masked_problems(problem: Problem) -> tuple[Problem, Problem]:
-    """The problem with the y that its mask is taken from, and that of the plain gradient."""
+    """The problem with the y that its mask is taken from, and the plain gradient's problem."""
     y = problem.values.get("y")
     if y is None:
         y = problem["x"]

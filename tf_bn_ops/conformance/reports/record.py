@@ -198,7 +198,7 @@ class VersionsRecord(TypedDict):
 
 
 class Record(TypedDict):
-    """The whole."""
+    """The record of a run."""
 
     schema: Annotated[int, f"version of this format, {VERSION}"]
     command: Annotated[str, "what was run"]

@@ -68,7 +68,7 @@ def _table(
 
 @contextlib.contextmanager
 def heartbeat(console: Console, progress: Callable[[], str]) -> Iterator[None]:
-    """Within it, `progress` is said on stderr every ten seconds; not where a terminal has a bar."""
+    """Says `progress` on stderr every ten seconds inside it; not where a terminal has a bar."""
     ended = threading.Event()
 
     def work() -> None:

@@ -43,7 +43,7 @@ class Divergence:
 
     @property
     def is_unwritten(self) -> bool:
-        """Whether it speaks of an output that is not written, whose values say nothing."""
+        """Whether it is about an output that is not written, whose values say nothing."""
         return self.what.startswith("unwritten:")
 
     @property

@@ -82,7 +82,7 @@ class Expectation:
 
 
 def outputs_of(case: Case, attrs: Mapping[str, Any] | None = None) -> list[Output]:
-    """The outputs of an op of the family by its contract; `attrs`: those of the case's inputs."""
+    """The outputs of an op of the family by its contract; `attrs`: the case's inputs' attrs."""
     channels = spec.view_shape(case.shape, case.layout)[1]
     shapes = {
         **dict.fromkeys((spec.VIEW, spec.VIEW_LIST), case.shape),
