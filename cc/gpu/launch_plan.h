@@ -45,7 +45,8 @@ inline int64_t NumPartialSums(const LaunchConfig& config, int sums) {
 template <typename Formula>
 size_t WorkspaceBytes(const View& view, DType dtype) {
   int64_t sums = 0;
-  for (const int of_channel : {Formula::kNumSums, Formula::kNumFrozenSums}) {
+  for (const int of_channel :
+       {int{Formula::kNumSums}, int{Formula::kNumFrozenSums}}) {
     sums = std::max(sums, NumPartialSums(ReduceConfig(view, dtype, of_channel),
                                          of_channel));
   }
@@ -58,6 +59,14 @@ constexpr int kNotSupported = 801;
 
 template <typename Formula, typename T, bool kChannelsLast, typename Launcher>
 int LaunchKernels(const KernelParams& params, Launcher& launcher) {
+  // For the host compiler, which nvcc may hand larger constants, see Gradient.
+  static_assert(int{Formula::kNumFrozenSums} <= int{Formula::kNumSums} &&
+                int{Formula::kNumFrozenInputs} <= int{Formula::kInputs} &&
+                int{Formula::kNumReduceInputs} <= int{Formula::kInputs} &&
+                int{Formula::kFirstMaskCoefficient} <=
+                    int{Formula::kNumCoefficients} &&
+                int{Formula::kFirstFrozenCoefficient} <=
+                    int{Formula::kFirstMaskCoefficient});
   constexpr int kFrozen = Formula::kNumFrozenSums;
   constexpr bool kOnePass =
       kFrozen > 0 && (!kChannelsLast || SlicesOf(kVectorOf<T>, kFrozen) == 1);

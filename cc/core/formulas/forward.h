@@ -94,8 +94,7 @@ struct BatchNormFormulaOf {
     kNumCoefficients,
     kFirstFrozenCoefficient = kMean,
   };
-  // No enumerator: nvcc 13.0 drops such an initializer in a class template from
-  // what it hands to the host compiler, where the value then was 1.
+  // No enumerator, see Gradient.
   static constexpr int kFirstMaskCoefficient = kNumCoefficients;
   // Of the smooth ones which it is, and leakyrelu_alpha.
   static constexpr int kActivation = kLower, kAlpha = kUpper;

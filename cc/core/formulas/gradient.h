@@ -93,11 +93,10 @@ struct Gradient {
     kDySum,     // dy
     kDyXmuSum,  // dy * (x - mean)
     kNumSums,
-    kNumFrozenSums = kNumSums,
   };
-  // The mean of dy has two parts, see Split. The last two are the PassingRange
-  // of x, or the MaskBounds of y; of a smooth activation the last six are what
-  // y is computed by.
+  // The mean of dy has two parts, see Split. The last ones are what y is
+  // computed by, behind a smooth activation; or in the places of the first two
+  // the PassingRange of x or the MaskBounds of y.
   enum Coefficient : int {
     kMean,
     kRstd,
@@ -105,20 +104,23 @@ struct Gradient {
     kDyMeanRest,
     kXhatDyMean,
     kScaleRstd,
-    kLowest,
-    kHighest,
-    kForwardMean = kLowest,
+    kForwardMean,
     kForwardMeanRest,
     kForwardScaleRstd,
     kForwardOffset,
     kActivation,
     kAlpha,
     kNumCoefficients = kIsSmooth ? kAlpha + 1
-                       : kMasks  ? kHighest + 1
-                                 : kLowest,
-    kFirstFrozenCoefficient = kScaleRstd,
-    kFirstMaskCoefficient = kLowest,
+                       : kMasks  ? kForwardMeanRest + 1
+                                 : kForwardMean,
   };
+  static constexpr int kLowest = kForwardMean, kHighest = kForwardMeanRest;
+  // No enumerators: in class templates nvcc 13.0 drops initializers that are
+  // another enumerator from what it hands to the host compiler, which then
+  // counts on, and launches kernels that are compiled for no device.
+  static constexpr int kNumFrozenSums = kNumSums;
+  static constexpr int kFirstFrozenCoefficient = kScaleRstd;
+  static constexpr int kFirstMaskCoefficient = kForwardMean;
 
   static TFBN_HD Tensors TensorsOf(const Call& call) {
     return {kInputs,
@@ -321,9 +323,7 @@ struct MaskedFirst : Gradient<kMask, false> {
   using Base = Gradient<kMask, false>;
   enum Output : int { kMaskedDy, kOutputs };
   static constexpr int kPassedOn = kAdd ? int{kMaskedDy} : -1;
-  enum Coefficient : int {
-    kFirstFrozenCoefficient = Base::kFirstMaskCoefficient
-  };
+  static constexpr int kFirstFrozenCoefficient = Base::kFirstMaskCoefficient;
 
   static TFBN_HD Tensors TensorsOf(const Call& call) {
     Tensors tensors = Base::TensorsOf(call);
