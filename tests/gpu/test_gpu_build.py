@@ -178,6 +178,34 @@ def test_c_abi_errors_without_a_gpu(tree):
         assert run_in(size.value, call) == sentence
 
 
+def launched_kernels(built: pathlib.Path) -> set[str]:
+    """Names of the kernels that the host code of an object has launching functions of."""
+    symbols = run(["nm", "-C", "--defined-only", str(built)], built.parent).stdout.splitlines()
+    names = {symbol.split(maxsplit=2)[-1] for symbol in symbols}
+    kernel = re.compile(r"(?!guard|.*(__device_stub|\[clone)).*\b(Pass|Finish|Gather)Kernel\b.*\)")
+    return {name for name in names if kernel.fullmatch(name)}
+
+
+def registered_kernels(built: pathlib.Path) -> set[str]:
+    """Names of the kernels that an object registers with CUDA's runtime, from its strings."""
+    strings = built.with_suffix(".strings")
+    section = ["-O", "binary", "-j", ".rodata.str1.8", str(built), str(strings)]
+    run(["objcopy", *section], built.parent)
+    lines = strings.read_bytes().replace(b"\0", b"\n")
+    done = subprocess.run(["c++filt"], input=lines, capture_output=True, check=True)
+    return {*done.stdout.decode().splitlines()}
+
+
+def test_every_kernel_that_is_launched_is_compiled(tree):
+    """nvcc compiles the host's half of a source from other text than the device's: a kernel that
+    it launches has to be one of those that are registered, by name, for the device."""
+    objects = [*tree.glob("build/**/cc/gpu/kernels/*.o")]
+    assert len(objects) == len([*tree.glob("cc/gpu/kernels/*.cu")])
+    for built in objects:
+        assert launched_kernels(built)
+        assert launched_kernels(built) <= registered_kernels(built), built.name
+
+
 def test_build_info_names_cuda(tree):
     info = json.loads((tree / "tf_bn_ops" / "lib" / "build_info.json").read_text())
     assert re.fullmatch(r"\d+\.\d+", info["cuda"]["version"])
