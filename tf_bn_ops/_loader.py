@@ -148,7 +148,7 @@ class Installation:
             return str(shared)
         if self.chosen and not path.is_file():
             existing(self.op_library)  # What the variable names, if that is missing too.
-        return existing(path)
+        return existing(path, self.op_library)
 
     def check_version(self, version: str) -> None:
         """Refuses libraries that were built for another minor version than this TensorFlow's."""
@@ -217,9 +217,7 @@ def _installation(chosen: str, imported_version: str) -> Installation:
     minors = tuple(sorted(several, key=_number))
     tensorflow = _find_tensorflow(imported_version)
     if chosen:
-        op_library = pathlib.Path(chosen).expanduser().absolute()
-        if op_library.is_dir():
-            op_library /= OP_LIBRARY
+        op_library = _chosen_library(chosen)
     elif not minors or (_PACKAGE / "lib" / OP_LIBRARY).is_file():
         op_library = _PACKAGE / "lib" / OP_LIBRARY
     else:
@@ -231,6 +229,18 @@ def _installation(chosen: str, imported_version: str) -> Installation:
         __version__, _PACKAGE, chosen, minors, op_library.parent, op_library, tensorflow, build,
         build_error,
     )  # fmt: skip
+
+
+def _chosen_library(chosen: str) -> pathlib.Path:
+    """The op library that LIBRARY_VARIABLE names, or the one in the folder that it names."""
+    try:
+        path = pathlib.Path(chosen).expanduser().absolute()
+        return path / OP_LIBRARY if path.is_dir() else path
+    except (OSError, RuntimeError) as error:  # Too long, or of an unknown user.
+        raise LibraryError(
+            f"{LIBRARY_VARIABLE} must be the path of a {OP_LIBRARY} or of the folder that holds "
+            f"one, not {chosen[:80]!r} ({one_line(error)})"
+        ) from error
 
 
 def _imported_version() -> str:
@@ -274,24 +284,31 @@ def _read_build(op_library: pathlib.Path) -> tuple[dict[str, Any], str]:
     path = op_library.parent / BUILD_INFO
     try:
         existing(op_library)
-        info = json.loads(pathlib.Path(existing(path)).read_text(encoding="utf-8"))
+        info = json.loads(pathlib.Path(existing(path, op_library)).read_text(encoding="utf-8"))
         if not isinstance(info, dict) or "tensorflow_version" not in info:
             raise ValueError("it names no tensorflow_version")
+        oldest, newest = info.get("builds_with", ["", ""])
+        if not (isinstance(oldest, str) and isinstance(newest, str)):
+            raise TypeError("builds_with must be two versions")
+        if not isinstance(info.get("cxx11_abi"), (int, type(None))):
+            raise TypeError("cxx11_abi must be a number")
         return info, ""
     except LibraryError as error:
         return {}, str(error)
-    except (OSError, ValueError) as error:
+    except (OSError, TypeError, ValueError, RecursionError) as error:
         return {}, f"{path} cannot be read ({error}): {REBUILD}"
 
 
-def existing(path: pathlib.Path) -> str:
-    """`path` as text, if there is such a file; otherwise a LibraryError that says what to do."""
+def existing(path: pathlib.Path, beside: pathlib.Path | None = None) -> str:
+    """`path` as text, if there is such a file; otherwise a LibraryError that says what to do.
+    `beside`: the op library that needs it, if that has another name than usual."""
     if path.is_file():
         return str(path)
-    if (path.parent / OP_LIBRARY).is_file():
+    beside = beside or path.with_name(OP_LIBRARY)
+    if beside.is_file():
         raise LibraryError(
-            f"{path} does not exist, and {OP_LIBRARY}, which lies there, needs it: copy it there, "
-            f"too, from where {OP_LIBRARY} was copied from"
+            f"{path} does not exist, and {beside.name}, which lies there, needs it: copy it there, "
+            f"too, from where {beside.name} was copied from"
         )
     if _environment.variable(LIBRARY_VARIABLE):
         raise LibraryError(
@@ -569,11 +586,14 @@ def optimizer() -> ctypes.CDLL:
     path = installation().path(OPTIMIZER_LIBRARY)
     load_kernels(path)
     result = ctypes.CDLL(path)
-    result.tfbn_fuse_graph.argtypes = [
-        ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p,
-        ctypes.c_void_p,
-    ]  # fmt: skip
-    result.tfbn_free.argtypes = [ctypes.c_void_p]
-    result.tfbn_free.restype = None
-    result.tfbn_enable_graph_fusion.argtypes = [ctypes.c_int]
+    try:
+        result.tfbn_fuse_graph.argtypes = [
+            ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p,
+            ctypes.c_void_p,
+        ]  # fmt: skip
+        result.tfbn_free.argtypes = [ctypes.c_void_p]
+        result.tfbn_free.restype = None
+        result.tfbn_enable_graph_fusion.argtypes = [ctypes.c_int]
+    except AttributeError as error:
+        raise LibraryError(f"{path} is another library than its name says ({error})") from error
     return result

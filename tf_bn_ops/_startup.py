@@ -198,10 +198,15 @@ def call_after_imports(actions: dict[str, Callable[[], object]]) -> None:
     if not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AfterImport())
     for package in (name for name in actions if name in sys.modules):
-        if getattr(getattr(sys.modules[package], "__spec__", None), "_initializing", False):
+        if _is_initializing(package):
             importlib.import_module(package)  # Waits for another thread, which imports it.
         if hasattr(sys.modules.get(package), "__version__"):
             actions[package]()
+
+
+def _is_initializing(name: str) -> bool:
+    """Whether the module is being imported, by this thread or another one."""
+    return getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False)
 
 
 class _AfterImport:
@@ -247,9 +252,11 @@ class _AfterImport:
 def _take_back(names: set[str]) -> None:
     """Removes what came with an import that fails, so that the next one fails too: Python takes
     back the package whose import ends. The other one would stay, and the modules of Keras' API,
-    which `from keras.layers import ...` finds without it."""
+    which `from keras.layers import ...` finds without it. Not what another thread imports."""
     for name in names:
         package, *inner = name.split(".")
+        if name != "tensorflow" and _is_initializing(name):
+            continue
         if name == "tensorflow" or (package == "keras" and inner[:1] != ["src"]):
             sys.modules.pop(name, None)
             _imported.discard(name)

@@ -194,6 +194,10 @@ std::string CheckArrays(const tfbn_call& call) {
       return std::string(kRoles[role].name) + " must not be NULL";
     }
   }
+  // Whatever the formula, the core takes it for a call with totals.
+  if (call.formula != FormulaKind::kGradient && HasTotals(call)) {
+    return std::string("sum_dy must be NULL ") + part.name;
+  }
   if (unwritten != 0) {
     return std::string(kRoles[__builtin_ctz(unwritten)].name) +
            " must be NULL " + part.name + ": it would not be written";

@@ -417,6 +417,7 @@ ENTRY = '[[op]]\nname = "A"\nlike = "FusedBatchNormGradV2"\n'
         ("", "missing required field `op`"),
         ("[[op", "cannot read"),
         ("a = " + "[" * 100_000, "cannot read|recursion|Too many"),
+        ("a = " + "1" * 5000, "cannot read"),
         ('[[op]]\nname = "A"\n', "missing required field `like`"),
         ('[[op]]\nname = "A"\nlike = "B"\n', "'B' is not one of"),
         (

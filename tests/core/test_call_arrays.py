@@ -1,8 +1,9 @@
 """The C ABI: which arrays a call has.
 
-Promised: of every subset of the outputs beside every subset of the inputs of a formula, each output
-that is given is written, or the call is refused in one sentence about an array or an attribute, and
-writes nothing. No other end: no crash, and no success that leaves an output as it was.
+Promised: of every subset of the outputs beside every subset of the inputs of a formula, inputs of
+other formulas among them, each output that is given is written, or the call is refused in one
+sentence about an array or an attribute, and writes nothing. No other end: no crash, and no success
+that leaves an output as it was.
 """
 
 from __future__ import annotations
@@ -42,8 +43,10 @@ def of_formula(formula: str) -> tuple[list[set[str]], list[str]]:
 
 def subsets(ops: list[set[str]], rng: np.random.Generator) -> Iterator[set[str]]:
     read = sorted(set().union(*ops))
+    foreign = sorted({array.role for array in call_spec.INPUTS} - {*read})
     for roles in (*ops, {*read}):
         yield roles
+        yield roles | {str(rng.choice(foreign))}
         yield from (roles - {lacking} for lacking in sorted(roles))
     for number in range(DRAWN):
         yield {name for name in read if rng.random() < (0.7, 0.93)[number % 2]}

@@ -231,10 +231,22 @@ ALMOST_LEAKY = {
 @pytest.mark.parametrize("form", ALMOST_LEAKY)
 def test_what_is_tiny_below_0_is_no_leaky_relu(form):
     """A lower bound before a logarithm, a steep swish: nothing that is near 0 is taken for it."""
-    concrete = step(lambda x: ALMOST_LEAKY[form](norm(x)), [SHAPES["NHWC"]])
+    assert_unfused(ALMOST_LEAKY[form])
+
+
+def assert_unfused(activation):
+    concrete = step(lambda x: activation(norm(x)), [SHAPES["NHWC"]])
     assert not {EX, GRAD_EX} & {*ops_of(rewrite.fuse(concrete))}
-    graph = graph_def_of(lambda x: ALMOST_LEAKY[form](norm(x)))
+    graph = graph_def_of(lambda x: activation(norm(x)))
     assert EX not in ops_of(rewrite.fuse(graph))
+
+
+@pytest.mark.parametrize("center", [0.3, 0.75, 1.3, 2.1, 4.5, 8.0])
+def test_a_swish_that_bends_somewhere_is_no_silu(center):
+    """Functions are compared at points: a tenth of |y| is no gap between them."""
+    low, high = 0.95 * center, 1.05 * center
+    bend = lambda y: tf.maximum(y - low, 0) * tf.maximum(high - y, 0)  # noqa: E731
+    assert_unfused(lambda y: y * (tf.sigmoid(y) + bend(y)))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])

@@ -96,9 +96,25 @@ def test_a_copy_without_what_lies_beside_it(other_build, name):
     assert "copy it there" in message and "make" not in message
 
 
+@pytest.mark.parametrize("value", ["~nobody_is_called_so/lib", "/" + "a" * 5000])
+def test_the_variable_names_no_path(value, monkeypatch):
+    monkeypatch.setenv(_loader.LIBRARY_VARIABLE, value)
+    assert f"{_loader.LIBRARY_VARIABLE} must be the path of a libtf_bn_ops.so" in refusal()
+
+
 def test_unreadable_build_info(other_build):
     (other_build / _loader.BUILD_INFO).write_text('{"tensorflow_')
     _loader._installation.cache_clear()
+    assert "build_info.json cannot be read" in refusal("build")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"builds_with": 3}, {"builds_with": ["2.16"]}, {"builds_with": [1, 2]}, {"cxx11_abi": "yes"}],
+    ids=str,
+)
+def test_build_info_of_wrong_types(other_build, wrong):
+    edit_build_info(other_build, **wrong)
     assert "build_info.json cannot be read" in refusal("build")
 
 

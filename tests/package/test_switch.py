@@ -344,6 +344,7 @@ AT_ONCE = {
     "load and load": ["tf_bn_ops.load()"] * 3,
     "TensorFlow and load": ["import tensorflow", SLEEP.format(0.5) + "tf_bn_ops.load()"],
     "Keras and our layer": ["import keras", SLEEP.format(1) + "import tf_bn_ops.keras"],
+    "Keras and a part of it": ["import keras", SLEEP.format(1) + "import keras.layers"],
     "our layer and enable": ["import tf_bn_ops.keras", SLEEP.format(1) + "tf_bn_ops.enable()"],
 }
 

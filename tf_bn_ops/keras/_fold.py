@@ -16,6 +16,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras.src import layers  # See _fused_call.py.
 from keras.src.models.functional import Functional
 from keras.src.saving.serialization_lib import SafeModeScope
 
@@ -25,14 +26,14 @@ from tf_bn_ops.keras._verify import check_outputs
 
 __all__ = ["fold_batch_norm", "fold_report"]
 
-_DEPTHWISE = (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)
-_SEPARABLE = (keras.layers.SeparableConv1D, keras.layers.SeparableConv2D)
+_DEPTHWISE = (layers.DepthwiseConv1D, layers.DepthwiseConv2D)
+_SEPARABLE = (layers.SeparableConv1D, layers.SeparableConv2D)
 _TRANSPOSED = (
-    *(keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose),
-    keras.layers.Conv3DTranspose,
+    *(layers.Conv1DTranspose, layers.Conv2DTranspose),
+    layers.Conv3DTranspose,
 )
-_CONVOLUTIONS = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D)
-_LINEAR = (keras.layers.Dense, *_CONVOLUTIONS, *_DEPTHWISE, *_SEPARABLE, *_TRANSPOSED)
+_CONVOLUTIONS = (layers.Conv1D, layers.Conv2D, layers.Conv3D)
+_LINEAR = (layers.Dense, *_CONVOLUTIONS, *_DEPTHWISE, *_SEPARABLE, *_TRANSPOSED)
 # Of what a norm computes, in root mean squares: what rounding its weighted input may lose. Of 576
 # inputs of mean r and deviation 1 a convolution in float16 then has errors of 3e-3 at r = 10 and of
 # 4e-2 at r = 100, and behind the norm of 4e-4.
@@ -190,9 +191,7 @@ class _Plan:
         """The model of copies of its layers, without the folded normalizations."""
         graph = _graph(model)
         inputs = keras.tree.map_structure(
-            lambda x: (
-                keras.layers.InputLayer.from_config(x._keras_history.operation.get_config()).output
-            ),
+            lambda x: layers.InputLayer.from_config(x._keras_history.operation.get_config()).output,
             graph._inputs_struct,
         )
         outputs = graph._run_through_graph(inputs, operation_fn=self._copy)
@@ -389,7 +388,7 @@ def _copied(operation: Any, config: dict[str, Any]) -> Any:
 
 
 def _parts(operation: Any) -> list[Any]:
-    return operation._flatten_layers() if isinstance(operation, keras.layers.Layer) else [operation]
+    return operation._flatten_layers() if isinstance(operation, layers.Layer) else [operation]
 
 
 def _take_functions(original: Any, new: Any) -> None:
@@ -449,5 +448,5 @@ def _called(model: Any) -> Iterator[Any]:
     for graph, _ in _graphs(model):
         for node in _nodes(graph):
             yield node.operation
-            if isinstance(node.operation, keras.layers.Layer) and _graph(node.operation) is None:
+            if isinstance(node.operation, layers.Layer) and _graph(node.operation) is None:
                 yield from node.operation._flatten_layers(include_self=False)

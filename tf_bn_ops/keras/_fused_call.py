@@ -14,6 +14,10 @@ from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
+
+# Not keras.layers, which another thread may be importing while `import keras` ends: the switch
+# imports this module there.
+from keras.src import layers
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from tensorflow.python.eager import record
 
@@ -45,7 +49,7 @@ _LAYOUTS = {
 
 _DTYPES = ("float32", "float16", "bfloat16")
 
-_PARENT_MOMENTS = keras.layers.BatchNormalization._moments
+_PARENT_MOMENTS = layers.BatchNormalization._moments
 
 
 class Behind(NamedTuple):
@@ -364,7 +368,7 @@ def weights_of(mask: Any) -> Any:
 def _keras_weighs() -> bool:
     """Whether this Keras weighs samples by the numbers of a mask; 3.15 takes all but 0 for true."""
     with tf.init_scope():
-        layer = keras.layers.BatchNormalization(name="probe")
+        layer = layers.BatchNormalization(name="probe")
         layer._reduction_axes = [0]
         mean, _ = layer._moments(tf.constant([[0.0], [3.0]]), tf.constant([0.5, 1.0]))
         return bool(mean > 1.75)

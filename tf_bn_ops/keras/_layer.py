@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+from keras.src import layers  # See _fused_call.py.
 
 from tf_bn_ops._arguments import checked_alpha
 from tf_bn_ops.generated.bindings import Activation
@@ -15,7 +16,7 @@ __all__ = ["BatchNormalization"]
 
 
 @keras.saving.register_keras_serializable(package="tf_bn_ops")
-class BatchNormalization(keras.layers.BatchNormalization):
+class BatchNormalization(layers.BatchNormalization):
     """`keras.layers.BatchNormalization` on the fused ops.
 
     Arguments, weights, config and results (within rounding) are the parent's, so weights and

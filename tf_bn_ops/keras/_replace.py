@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import keras
+from keras.src import layers  # See _fused_call.py.
 
 from tf_bn_ops import _report
 from tf_bn_ops.keras import _switch
@@ -20,7 +21,7 @@ from tf_bn_ops.keras._fused_call import why_unfused
 from tf_bn_ops.keras._layer import BatchNormalization
 from tf_bn_ops.keras._verify import Verification
 
-_KERAS_LAYER = keras.layers.BatchNormalization
+_KERAS_LAYER = layers.BatchNormalization
 # Where a replaced layer keeps the `supports_jit` of Keras' layer.
 _SUPPORTED_JIT = "_tf_bn_ops_supported_jit"
 _LOGGER = logging.getLogger("tf_bn_ops")
@@ -187,7 +188,7 @@ def _forget_functions(model: Any) -> None:
 
 
 def _checked(model: Any) -> Any:
-    if isinstance(model, keras.layers.Layer):
+    if isinstance(model, layers.Layer):
         return model
     modules = {kind.__module__.split(".")[0] for kind in type(model).__mro__}
     if "tf_keras" in modules:

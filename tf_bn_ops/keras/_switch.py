@@ -11,11 +11,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import keras
+from keras.src import layers  # Not keras.layers: _fused_call.py.
 
 from tf_bn_ops.keras._fused_call import fused_call
 
-_LAYER = keras.layers.BatchNormalization
+_LAYER = layers.BatchNormalization
 
 
 def enable() -> None:

@@ -183,7 +183,7 @@ def load(file: pathlib.Path) -> list[OpMapping]:
     except msgspec.ValidationError as error:
         keys = ", ".join(field.encode_name for field in msgspec.structs.fields(OpMapping))
         raise UsageError(f"{file}: {error}; an op is a table [[op]] of {keys}") from error
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # Of TOML or a number too long.
         raise UsageError(f"cannot read the mapping file {file}: {error}") from error
 
 
