@@ -65,13 +65,14 @@ def names(what: str, known: Sequence[str], short: str = "") -> Callable[[str], l
     """Reads known names of a flag, separated by commas; `short` is a prefix that may be left
     out."""
     by_name = {name.lower(): name for name in known}
-    by_name |= {name.lower().removeprefix(short.lower()): name for name in known}
+    by_name |= {name.lower().removeprefix(short.lower()) or name: name for name in known}
 
     def read(text: str) -> list[str]:
-        for name in filter(None, given := text.split(",")):
+        given = [name for name in text.split(",") if name] or [""]
+        for name in given:
             if name.lower() not in by_name:
                 raise UsageError(f"{name!r} is not a known {what}; known: {', '.join(known)}")
-        return [by_name[name.lower()] for name in given if name]
+        return [by_name[name.lower()] for name in given]
 
     return read
 

@@ -43,6 +43,7 @@ SMALL = "FusedBatchNormV3,float32,NHWC,{},training,normal,batch,eps={},eager,see
     ("flags", "message"),
     [
         (["--ops=V9"], "'V9' is not a known op"),
+        (["--ops="], "'' is not a known op"),
         (["--dtypes=int8"], "'int8' is not a known dtype"),
         (["--ops=FusedBatchNormGrad", "--dtypes=half"], "no op has this combination"),
         (["--kinds=values"], "'values' is not a known kind of cases"),

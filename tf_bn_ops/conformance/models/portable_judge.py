@@ -140,7 +140,7 @@ def main(argv: list[str]) -> int:
     without = {role.strip() for role in given.without.split(",") if role.strip()}
     try:
         return _judge(pathlib.Path(__file__).resolve().parent, given.results, without)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         print(f"judge.py: cannot judge: {error}", file=sys.stderr)
         return 2
 
