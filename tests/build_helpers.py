@@ -63,11 +63,12 @@ def run(
 
 
 def call(function: Callable[..., Any], *arguments: Any, **changes: str | None) -> Any:
-    """What a function of a test's file returns in a Python of its own, as JSON has it; where it
-    needs TensorFlow, forked.call is faster."""
+    """What a function of a test's file returns in a Python of its own, as JSON has it, with the
+    library of this one; where it needs TensorFlow, forked.call is faster."""
     program = [sys.executable, "-c", *forked.program_of(function, arguments)]
     path = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    done = run(program, pathlib.Path.cwd(), **{"PYTHONPATH": path, **changes})
+    kept = {"PYTHONPATH": path, "TF_BN_OPS_LIBRARY": os.environ.get("TF_BN_OPS_LIBRARY")}
+    done = run(program, pathlib.Path.cwd(), **{**kept, **changes})
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

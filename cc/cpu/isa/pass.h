@@ -152,7 +152,7 @@ __attribute__((noinline)) void TakeStrips(
     for (; c + kColumns <= panel.columns; c += kColumns) {
       take(kMany, std::false_type(), kPacked);
     }
-    if constexpr (!kWholeLines || kColumns > kLineElements<T>) {
+    if constexpr (!kWholeLines || kLineElements<T> % kColumns != 0) {
       for (; c + kLanes <= panel.columns; c += kLanes) {
         take(kOne, std::false_type(), kOne);
       }
