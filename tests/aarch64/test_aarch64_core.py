@@ -145,7 +145,7 @@ def test_libraries_are_as_hardened_as_here(library):
     assert_hardened(library)
 
 
-@pytest.mark.parametrize(("path", "every", "least"), [("test_cpu.py", 1, 30), (".", 5, 500)])
+@pytest.mark.parametrize(("path", "every", "least"), [("test_cpu.py", 1, 30), (".", 5, 400)])
 def test_the_core_tests_hold_there(tmp_path, path, every, least):
     """Every number of the narrow types, and every fifth of the core's own tests, but for tests of
     CUDA's emulator, which the compiler of this machine would build, and of a process without
