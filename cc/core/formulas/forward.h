@@ -94,7 +94,7 @@ struct BatchNormFormulaOf {
     kNumCoefficients,
     kFirstFrozenCoefficient = kMean,
   };
-  // No enumerator, see Gradient.
+  // No enumerator, because of nvcc: see Gradient's constants.
   static constexpr int kFirstMaskCoefficient = kNumCoefficients;
   // Of the smooth ones which it is, and leakyrelu_alpha.
   static constexpr int kActivation = kLower, kAlpha = kUpper;
