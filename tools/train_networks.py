@@ -7,8 +7,9 @@
                                                     docs/evidence.md is written
 
 Each network is built at the smallest input size that it takes, without dropout, with weights that
-tests/distances.py sets, and gets two images. Four processes compute it: Keras in float64, Keras,
-Keras under TF_BN_OPS=1, and Keras after `replace_batch_norm`. tests/distances.py has the rule.
+tests/distances.py sets, and gets two images. One without batch normalization is not trained. Four
+processes compute it: Keras in float64, Keras, Keras under TF_BN_OPS=1, and Keras after
+`replace_batch_norm`. tests/distances.py has the rule.
 """
 
 from __future__ import annotations
@@ -147,6 +148,8 @@ def side(side: str, name: str, folder: pathlib.Path) -> dict[str, Any]:
     versions = f"Keras {keras.__version__}, TensorFlow {tensorflow.__version__}"
     found: dict[str, Any] = {"size": model.input_shape[1], "norms": len(norms)}
     found["versions"] = versions
+    if not norms:
+        return found
     if side == "replaced":
         tf_bn_ops.keras.replace_batch_norm(model)
         found["kept"] = tf_bn_ops.keras.batch_norm_report(model).unfused
@@ -187,8 +190,12 @@ def child(which: str, name: str, folder: pathlib.Path) -> dict[str, Any]:
 
 def compared(name: str) -> dict[str, Any]:
     """The row of a network."""
+    found: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        found = {which: child(which, name, pathlib.Path(folder)) for which in SIDES}
+        for which in SIDES:
+            found[which] = child(which, name, pathlib.Path(folder))
+            if not found[which]["norms"]:
+                return found[which]
     keras, unit = found["keras"]["distances"], 2.0**-24
     row: dict[str, Any] = {key: found["keras"][key] for key in ("versions", "size", "norms")}
     row["keras"] = keras
@@ -201,13 +208,15 @@ def compared(name: str) -> dict[str, Any]:
 
 def faults(row: dict[str, Any]) -> list[str]:
     """What is further from float64 than the rule allows, and norms that no kernel computed."""
+    if not row["norms"]:
+        return []
     found = [
         f"{which}: {kind} {ratio:.1f} times as far from float64 as Keras'"
         for which in ("switch", "replaced")
         for kind, ratio in row[which].items()
         if not ratio <= distances.LARGEST
     ]
-    if row["norms"] and not row["kernels"]:
+    if not row["kernels"]:
         found.append("switch: no kernel of this library was called")
     return found
 
@@ -217,7 +226,9 @@ def table(rows: evidence.Rows) -> str:
     cells = []
     for name, row in rows.items():
         if "keras" not in row:
-            cells.append([name, "-", "-", "-", "-", "-", f"**{row['wrong'][0]}**"])
+            said = f"**{row['wrong'][0]}**" if row["wrong"] else "it has none to train"
+            known = [str(row.get(key, "-")) for key in ("size", "norms")]
+            cells.append([name, *known, "-", "-", "-", said])
             continue
         worst = [max(row[which].values()) for which in ("switch", "replaced")]
         refused = "; ".join(
@@ -251,7 +262,7 @@ def main() -> int:
             wrong = faults(row)
         except (RuntimeError, subprocess.TimeoutExpired) as error:
             row, wrong = {}, [str(error)]
-        worst = {w: f"{max(row[w].values()):.2f}" for w in ("switch", "replaced") if row}
+        worst = {w: f"{max(row[w].values()):.2f}" for w in ("switch", "replaced") if w in row}
         print(name, worst, *wrong, sep="\n  " if wrong else " ", flush=True)
         failed += bool(wrong)
         if arguments.record:

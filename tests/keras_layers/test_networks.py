@@ -21,6 +21,14 @@ def test_a_network_trains_as_near_to_float64_as_keras():
     assert networks.faults(networks.compared(name)) == [], name
 
 
+def test_a_network_without_batch_norm_is_not_trained(monkeypatch):
+    monkeypatch.setattr(networks, "child", lambda *_: {"size": 64, "norms": 0})
+    row = networks.compared("VGG16")
+    assert networks.faults(row) == []
+    table = networks.table({"VGG16": {**row, "wrong": []}})
+    assert table.endswith("| VGG16 | 64 | 0 | - | - | - | it has none to train |")
+
+
 def test_what_is_further_from_float64_is_a_fault():
     rng = np.random.default_rng(0)
     want = {kind: [rng.normal(size=100)] for kind in distances.KINDS}
