@@ -22,7 +22,7 @@ import tensorflow as tf
 from tensorflow.python.framework import kernels
 
 from tf_bn_ops import _recording, _replicas, _report, _split_gradients, _vectorize
-from tf_bn_ops._split_gradients import attributes, masked
+from tf_bn_ops._split_gradients import attributes, epsilon_of, masked
 from tf_bn_ops.generated import bindings
 from tf_bn_ops.spec import OPS, OpSpec, activation_of
 
@@ -270,8 +270,7 @@ def _composed(
 
 def _of_grad_grad(op: Any, *grad: Any) -> list[Any]:
     """No gradients by the reserve spaces."""
-    attrs = _attrs(op)
-    attrs["epsilon"] = sum(op.get_attr("epsilon_rest"), attrs["epsilon"])
+    attrs = {**_attrs(op), "epsilon": epsilon_of(op)}
     statistics = op.inputs[6:8]
     composed = lambda *inputs: _composed((*inputs, *statistics), **attrs)  # noqa: E731
     return _padded(_with_gradients(composed, op.inputs[:6], grad)[1], op)

@@ -25,6 +25,11 @@ def attributes(op: Any, *names: str) -> dict[str, Any]:
     return {name: v.decode() if isinstance(v, bytes) else v for name, v in values.items()}
 
 
+def epsilon_of(op: Any) -> float:
+    """The epsilon of an op that has it in double: the sum of an attr float and of the rest."""
+    return float(sum(op.get_attr("epsilon_rest"), op.get_attr("epsilon")))
+
+
 def masked(activation: str, gradient: Any, y: Any) -> Any:
     """`gradient` times the derivative of the activation whose result was `y`."""
     if activation == "Identity":
@@ -60,7 +65,7 @@ def _wide(value: Any) -> Any:
 
 
 def _rstd(op: Any, variance: Any) -> Any:
-    return 1 / tf.sqrt(variance + tf.constant(op.get_attr("epsilon"), tf.float64))
+    return 1 / tf.sqrt(variance + tf.constant(epsilon_of(op), tf.float64))
 
 
 def _of_stats(op: Any, _: Any, d_mean: Any, d_m2: Any) -> Any:
@@ -91,7 +96,7 @@ def _of_gather_stats(op: Any, d_count: Any, d_mean: Any, d_m2: Any) -> list[Any]
 def _of_elemt(op: Any, d_y: Any) -> list[Any]:
     """d_x = f g, and by sums over g: d_mean = -f sum(g), d_variance = -f rstd^2 sum(g xmu) / 2."""
     x, scale, offset, mean, variance, *side_inputs = op.inputs
-    attrs = attributes(op, "epsilon", "activation_mode", "axis")
+    attrs = {**attributes(op, "activation_mode", "axis"), "epsilon": epsilon_of(op)}
     inputs = (d_y, x, scale, offset, mean, variance)
     # x tells the mask, unless something was added.
     y = list(op.outputs) if side_inputs and attrs["activation_mode"] != "Identity" else []
@@ -115,7 +120,7 @@ def _of_elemt(op: Any, d_y: Any) -> list[Any]:
 
 def _mask_of(op: Any, y: list[Any]) -> Callable[[Any], Any]:
     """The function that masks a tensor as `op`, a gradient, masks y_backprop."""
-    attrs = attributes(op, "epsilon", "activation_mode", "axis")
+    attrs = {**attributes(op, "activation_mode", "axis"), "epsilon": epsilon_of(op)}
     if attrs["activation_mode"] == "Identity":
         return lambda tensor: tensor
     if not y:

@@ -140,6 +140,8 @@ def side(side: str, name: str, folder: pathlib.Path) -> dict[str, Any]:
 
     if side == "float64":
         keras.config.set_floatx("float64")
+        # Nobody asks which graph gives the reference: tracing takes most of a network's time.
+        tensorflow.config.run_functions_eagerly(True)
     if side == "switch":
         assert tf_bn_ops.report().since, "recording begins"
     network = Network(name, build(name))

@@ -10,6 +10,7 @@
 
 #include "tensorflow/cc/framework/gradients.h"
 
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -272,10 +273,12 @@ absl::Status ElemtGradient(const Scope& scope, const tf::Operation& op,
                            std::vector<Output>* grad_outputs) {
   int axis;
   float epsilon;
+  std::vector<float> epsilon_rest;
   std::string activation;
   const auto attrs = op.node()->attrs();
   TF_RETURN_IF_ERROR(tf::GetNodeAttr(attrs, "axis", &axis));
   TF_RETURN_IF_ERROR(tf::GetNodeAttr(attrs, "epsilon", &epsilon));
+  TF_RETURN_IF_ERROR(tf::GetNodeAttr(attrs, "epsilon_rest", &epsilon_rest));
   TF_RETURN_IF_ERROR(tf::GetNodeAttr(attrs, "activation_mode", &activation));
   const int side_inputs = op.num_inputs() - 5;
   const Output scale = op.input(1), mean = op.input(3), variance = op.input(4);
@@ -286,6 +289,7 @@ absl::Status ElemtGradient(const Scope& scope, const tf::Operation& op,
       scope, grad_inputs[0], op.input(0), scale, op.input(2), mean, variance,
       tf::InputList(y),
       ops::BatchNormBackwardReduce::Epsilon(epsilon)
+          .EpsilonRest(epsilon_rest)
           .ActivationMode(activation)
           .Axis(axis));
   // The means that it subtracts are zero: mean and variance are inputs.
@@ -294,10 +298,14 @@ absl::Status ElemtGradient(const Scope& scope, const tf::Operation& op,
       scope, grad_inputs[0], op.input(0), scale, op.input(2), mean, variance,
       zeros, zeros, Number(scope, 1), tf::InputList(y),
       ops::BatchNormBackwardElemt::Epsilon(epsilon)
+          .EpsilonRest(epsilon_rest)
           .NumSideInputs(side_inputs)
           .ActivationMode(activation)
           .Axis(axis));
-  const Term sum = Term{&scope, variance} + Number(scope, epsilon);
+  const Term sum =
+      Term{&scope, variance} +
+      Number(scope, std::accumulate(epsilon_rest.begin(), epsilon_rest.end(),
+                                    double{epsilon}));
   const Term rstd = {&scope,
                      tf::ops::Reciprocal(scope, tf::ops::Sqrt(scope, sum))};
   const Term f = Number(scope, -1) * Wide(scope, scale) * rstd;

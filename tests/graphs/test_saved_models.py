@@ -376,6 +376,8 @@ def test_what_the_command_cannot_do_is_one_sentence(saved, tmp_path, capsys, mon
         ("saved saved/inside --to=shim", "name a place outside of it"),
         ("noise.pb new --to=builtin", "noise.pb does not hold a GraphDef\n"),
         ("nothing.pb new --to=builtin", "nothing.pb is empty\n"),
+        ("graph.pb new/ --to=builtin", "'new/' names no file"),
+        ("graph.pb new.meta --to=builtin", "do not end OUT in .meta\n"),
         ("graph.pb new.pb --fuse --keep=third,typo", "no node has the name typo"),
         ("saved new", ""),
         ("saved --to=shim", ""),

@@ -310,6 +310,34 @@ def test_second_derivatives_by_parts(mode, synchronized):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-11 * np.max(np.abs(b)))
 
 
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_in_float64_no_epsilon_is_rounded(activation):
+    """As float32, 1e-3 is 5e-8 off; y and its derivatives of both orders are of the number
+    itself."""
+    x, scale, offset, *_ = (tf.cast(v, tf.float64) for v in make_inputs("NHWC", "float32"))
+
+    def formula(x, scale, offset):
+        x -= tf.reduce_mean(x, [0, 1, 2])
+        variance = tf.reduce_mean(tf.square(x), [0, 1, 2])
+        y = x * tf.math.rsqrt(variance + 1e-3) * scale + offset
+        return tf.nn.relu(y) if activation else y
+
+    def ours(*inputs):
+        return tf_bn_ops.fused_batch_norm(*inputs, epsilon=1e-3, activation=activation).y
+
+    def both(function):
+        with tf.GradientTape() as outer:
+            outer.watch((x, scale))
+            with tf.GradientTape() as tape:
+                tape.watch((x, scale, offset))
+                y = function(1e-3 * x, scale, offset)
+            first = tape.gradient(y, (x, scale, offset), tf.sin(x))
+        return y, *first, *outer.gradient(first, (x, scale), [tf.cos(v) for v in first])
+
+    for got, want in zip(both(ours), both(formula), strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-11 * np.max(np.abs(want)))
+
+
 # By what is fused and the order of the derivative: ops that a function has, once each.
 @pytest.mark.parametrize(
     ("fusion", "order", "names"),

@@ -107,7 +107,7 @@ def batch_norm_backward_elemt(y_backprop: Any, x: Any, scale: Any, offset: Any, 
     _arguments.check_statistics_dtype("BatchNormBackwardElemt", y_backprop, scale)
     return BatchNormBackwardElemt._make(load().tf_bn_ops_batch_norm_backward_elemt(y_backprop, x,
         scale, offset, mean, variance, sum_dy, sum_dy_xmu, count, _arguments.at_most_one(y, "y"),
-        _arguments.not_a_tensor(epsilon, "batch_norm_backward_elemt"),
+        *_arguments.split_epsilon(epsilon, "batch_norm_backward_elemt"),
         _arguments.checked_length(num_side_inputs), activation_mode, _arguments.checked_int(axis,
         "axis"), name))
 
@@ -151,7 +151,7 @@ def batch_norm_backward_reduce(y_backprop: Any, x: Any, scale: Any, offset: Any,
     _arguments.check_statistics_dtype("BatchNormBackwardReduce", y_backprop, scale)
     return BatchNormBackwardReduce._make(load().tf_bn_ops_batch_norm_backward_reduce(y_backprop, x,
         scale, offset, mean, variance, _arguments.at_most_one(y, "y"),
-        _arguments.not_a_tensor(epsilon, "batch_norm_backward_reduce"), activation_mode,
+        *_arguments.split_epsilon(epsilon, "batch_norm_backward_reduce"), activation_mode,
         _arguments.checked_int(axis, "axis"), name))
 
 def batch_norm_elemt(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
@@ -182,7 +182,7 @@ def batch_norm_elemt(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
     """
     _arguments.check_statistics_dtype("BatchNormElemt", x, scale)
     return load().tf_bn_ops_batch_norm_elemt(x, scale, offset, mean, variance,
-        _arguments.at_most_one(side_input, "side_input"), _arguments.not_a_tensor(epsilon,
+        _arguments.at_most_one(side_input, "side_input"), *_arguments.split_epsilon(epsilon,
         "batch_norm_elemt"), activation_mode, _arguments.checked_int(axis, "axis"), name)
 
 def batch_norm_gather_stats(counts: Any, means: Any, m2s: Any, name: str |

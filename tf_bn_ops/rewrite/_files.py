@@ -30,12 +30,25 @@ def rewrite(source: str, target: str, transform: Transform) -> int:
         return _rewrite_saved_model(
             source.rstrip("/"), target.rstrip("/"), message, model_file, transform
         )
+    _check_file_name(target, message)
     message, count = transform(message)
     if folder := os.path.dirname(target):
         file_io.recursive_create_dir_v2(folder)
     with _whole(target) as path:
         _write(path, message)
     return count
+
+
+def _check_file_name(target: str, message: Any) -> None:
+    """Refuses a name under which the file would be read as something else."""
+    kind, is_meta = type(message).__name__, target.endswith(".meta")
+    if not os.path.basename(target):
+        raise ValueError(f"{target!r} names no file: give OUT the name of a {kind}'s file")
+    if is_meta != (kind == "MetaGraphDef") and not target.endswith(".pbtxt"):
+        read_as, end = ("MetaGraphDef", "do not end") if is_meta else ("GraphDef", "end")
+        raise ValueError(
+            f"{target} would be read as a {read_as}, and IN holds a {kind}: {end} OUT in .meta"
+        )
 
 
 def read(source: str) -> Any:
@@ -98,6 +111,8 @@ def _rewrite_saved_model(
     from tensorflow.python.lib.io import file_io
     from tensorflow.python.saved_model import fingerprinting_utils
 
+    if not target:
+        raise ValueError("OUT is empty: name a new folder")
     if _place(target).startswith(_place(source)):
         raise ValueError(f"{target} lies in {source}: name a place outside of it")
     message, count = transform(saved_model)

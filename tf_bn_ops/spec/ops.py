@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from tf_bn_ops.spec.activations import CLAMPS, LEAKYRELU_ALPHA
 from tf_bn_ops.spec.dtypes import DTYPES
@@ -49,6 +50,8 @@ NUM_FORWARD_COEFFICIENTS = len(FORWARD_COEFFICIENTS)
 # Cases are drawn attr by attr: the order of attrs is part of what a seed means.
 _FORMAT_AND_MODE = {"data_format": "NHWC", "is_training": True}
 _ATTRS = {"epsilon": 1e-4, **_FORMAT_AND_MODE}
+# Of ops without a twin in TensorFlow: their epsilon is not rounded to float.
+_DOUBLE_EPSILON: dict[str, Any] = {"derived_attrs": ("epsilon_rest",), "epsilon_dtype": "float64"}
 _CLAMP = {"activation_mode": "Identity"}
 _ACTIVATION = {**_CLAMP, "leakyrelu_alpha": LEAKYRELU_ALPHA}
 _RANK_4 = ("NHWC", "NCHW")
@@ -361,8 +364,7 @@ gradient.
     scale_grad channel: Gradient with respect to scale.
     """,
     attrs=_ATTRS,
-    derived_attrs=("epsilon_rest",),
-    epsilon_dtype="float64",
+    **_DOUBLE_EPSILON,
     dtypes=_ALL_DTYPES,
     statistics_dtypes=("float32", ELEMENT),
     # The attr's values; any rank from 2 on.
@@ -452,6 +454,7 @@ _BATCH_NORM_ELEMT = _op(
     outputs="y view: The normalized tensor.",
     attrs={"epsilon": 1e-4, **_CLAMP, "axis": -1},
     statistics_dtypes=_SPLIT_DTYPES,
+    **_DOUBLE_EPSILON,
     **_SPLIT,
 )
 
@@ -488,6 +491,7 @@ With y_backprop where the activation passes it, and 0 elsewhere:
     """,
     attrs={"epsilon": 1e-4, **_CLAMP, "axis": -1},
     statistics_dtypes=_SPLIT_DTYPES,
+    **_DOUBLE_EPSILON,
     **_SPLIT,
 )
 _BATCH_NORM_BACKWARD_ELEMT = _op(
@@ -514,6 +518,7 @@ With rstd = 1/sqrt(variance + epsilon), and y_backprop where the activation pass
     """,
     attrs={"epsilon": 1e-4, "num_side_inputs": 0, **_CLAMP, "axis": -1},
     statistics_dtypes=_SPLIT_DTYPES,
+    **_DOUBLE_EPSILON,
     **_SPLIT,
 )
 

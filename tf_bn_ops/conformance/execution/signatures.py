@@ -166,7 +166,7 @@ def _missing(
     name: str, kind: str, there: Sequence[str], wanted: Sequence[str], sink: str
 ) -> Differences:
     return [
-        (sink, f"{name} has no {kind} {one}; it has {', '.join(there)}")
+        (sink, f"{name} has no {kind} {one}; it has {', '.join(there) or 'none'}")
         for one in wanted
         if one not in there
     ]

@@ -35,7 +35,7 @@ TF_BN_OPS_ATTR(Axis, axis, int, int, -1)
 
 // The gradient of batch normalization with respect to x, from sums over all batches.
 struct BatchNormBackwardElemt : internal::OpClass<BatchNormBackwardElemt, internal::Epsilon,
-    internal::NumSideInputs, internal::ActivationMode, internal::Axis> {
+    internal::EpsilonRest, internal::NumSideInputs, internal::ActivationMode, internal::Axis> {
   BatchNormBackwardElemt(const Scope& scope, Input y_backprop, Input x, Input scale, Input offset,
       Input mean, Input variance, Input sum_dy, Input sum_dy_xmu, Input count, InputList y,
       const Attrs& attrs = Attrs())
@@ -46,7 +46,7 @@ struct BatchNormBackwardElemt : internal::OpClass<BatchNormBackwardElemt, intern
 
 // The sums of the gradient of batch normalization over one batch.
 struct BatchNormBackwardReduce : internal::OpClass<BatchNormBackwardReduce, internal::Epsilon,
-    internal::ActivationMode, internal::Axis> {
+    internal::EpsilonRest, internal::ActivationMode, internal::Axis> {
   BatchNormBackwardReduce(const Scope& scope, Input y_backprop, Input x, Input scale, Input offset,
       Input mean, Input variance, InputList y, const Attrs& attrs = Attrs())
       : OpClass(scope, "BatchNormBackwardReduce", {y_backprop, x, scale, offset, mean, variance},
@@ -55,7 +55,7 @@ struct BatchNormBackwardReduce : internal::OpClass<BatchNormBackwardReduce, inte
 };
 
 // Batch normalization with given statistics, addition and activation.
-struct BatchNormElemt : internal::OpClass<BatchNormElemt, internal::Epsilon,
+struct BatchNormElemt : internal::OpClass<BatchNormElemt, internal::Epsilon, internal::EpsilonRest,
     internal::ActivationMode, internal::Axis> {
   BatchNormElemt(const Scope& scope, Input x, Input scale, Input offset, Input mean, Input variance,
       InputList side_input, const Attrs& attrs = Attrs())
