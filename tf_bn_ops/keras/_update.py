@@ -66,7 +66,8 @@ def update_batch_norm(
         weights are not read.
       steps: batches of each pass; None: all.
       passes: how often the data is passed through the model.
-      batch_size: of arrays; None: 32.
+      batch_size: of arrays; None: as in `predict`, 32, but with `steps` so many that these batches
+        hold all samples.
       dropout: whether layers without a normalization in them, such as Dropout and random
         augmentation, are in training mode as well. Their random state is put back.
       verbose: as in `predict`, whose progress bar it is, one line each pass.
