@@ -80,8 +80,7 @@ def fused_batch_norm(
 
     The gradients take in what TensorFlow's leave out: in training `batch_mean` and
     `batch_variance` are differentiated with respect to `x`, `mean` and `variance`; if frozen, y is
-    differentiated with respect to `mean` and `variance`. They can be differentiated again, except,
-    if frozen, with respect to `mean` and `variance`.
+    differentiated with respect to `mean` and `variance`. They can be differentiated again.
 
     Args:
       x: half, bfloat16, float32 or float64, of the rank of `data_format`.
@@ -413,15 +412,24 @@ def _frozen(
     )
 
     def gradient(y_backprop: Any) -> Sequence[Any]:
-        backward = ops.fused_batch_norm_grad_v3(
-            y_backprop, x, scale, mean, variance, constant(0.0, 0), **attrs.of_gradient
-        )
+        from tf_bn_ops import _gradients
+
+        inputs = _recording.captured(y_backprop, x, scale, mean, variance)
+        unread = constant(0.0, 0)
+        with record.stop_recording():
+            results = ops.fused_batch_norm_grad_v3(*inputs, unread, **attrs.of_gradient)[:3]
+
+        def by_inputs(*grad: Any) -> Sequence[Any]:
+            return [*_gradients.of_frozen(inputs, results, attrs.of_gradient, *grad), None]
+
+        _recording.attach(by_inputs, [*inputs, unread], results)
         if not reads_statistics:
-            return *backward[:3], None, None
+            return *results, None, None
+        _, scale_backprop, offset_backprop = results
         rstd = tf.math.rsqrt(variance + attrs.epsilon)
-        of_mean = -scale * rstd * backward.offset_backprop
-        of_variance = -0.5 * scale * tf.square(rstd) * backward.scale_backprop
-        return *backward[:3], of_mean, of_variance
+        of_mean = -scale * rstd * offset_backprop
+        of_variance = -0.5 * scale * tf.square(rstd) * scale_backprop
+        return *results, of_mean, of_variance
 
     if avoids_op:  # The formula is several operations.
 
@@ -462,19 +470,24 @@ def _frozen_formula(
         return tf.cast(y, x.dtype)
 
 
+def added(y: Any, side_input: Any) -> Any:
+    """The sum of tensors of the same shape. AddN does not broadcast, so that it refuses shapes that
+    differ only when it runs. Where none do, it is AddV2, which TensorFlow's graph optimizers and
+    converters know better."""
+    import tensorflow as tf
+
+    are_known = y.shape.is_fully_defined() and side_input.shape.is_fully_defined()
+    return tf.raw_ops.AddV2(x=y, y=side_input) if are_known else tf.add_n([y, side_input])
+
+
 def _activated(attrs: _Attrs | None, y: Any, side_input: Any = None) -> Any:
     """What is behind a normalization, if anything, of TensorFlow's ops with their own gradients."""
     import tensorflow as tf
 
     if attrs is None:
         return y
-
     if side_input is not None:
-        shapes = (y.shape, side_input.shape)
-        # AddN does not broadcast, so that it refuses shapes that differ only when it runs. Where
-        # none do, it is AddV2, which TensorFlow's graph optimizers and converters know better.
-        are_known = all(shape.is_fully_defined() for shape in shapes)
-        y = tf.raw_ops.AddV2(x=y, y=side_input) if are_known else tf.add_n([y, side_input])
+        y = added(y, side_input)
     return activated(tf, attrs.activation, y, attrs.leakyrelu_alpha)
 
 

@@ -115,6 +115,19 @@ def _of_grad(op: Any, *grad: Any) -> list[Any]:
     return _padded(_second_order((*grad[:3], *op.inputs[:5]), **_attrs(op)), op)
 
 
+def of_frozen(inputs: Any, results: Any, attrs: dict[str, Any], *grad: Any) -> list[Any]:
+    """The gradient of FusedBatchNormGradV3 with fixed statistics by y_backprop, x, scale, mean and
+    variance: x_backprop is f dy, and scale_backprop rstd sum(dy (x - mean))."""
+    gx, gs, _ = grad
+    x_backprop, scale_backprop, offset_backprop = results
+    channels = Channels(gx, attrs["data_format"].endswith("C"))
+    rstd = tf.math.rsqrt(inputs[4] + attrs["epsilon"])
+    products = channels.sum(tf.cast(gx, rstd.dtype) * tf.cast(x_backprop, rstd.dtype))
+    by_rstd = tf.reshape(products, [-1]) + gs * scale_backprop
+    by_statistics = -rstd * gs * offset_backprop, -0.5 * tf.square(rstd) * by_rstd
+    return [*_second_order((*grad, *inputs), **attrs), *by_statistics]
+
+
 def _of_grad_ex(op: Any, *grad: Any) -> list[Any]:
     """No gradients by reserve spaces, offset and y. The mask is constant almost everywhere, so this
     is the gradient of the plain op between two masks."""

@@ -1,9 +1,9 @@
 """tf_bn_ops.rewrite.fuse: what it fuses and what it refuses, and the way back.
 
-Promised: forward and backward places become one node each, with SiLU and hard-SiLU in any form,
-and leaky ReLU of any slope but 0 and 1; such a place that is not fused has its reason in
-`fusion_report` and the log; nothing that is fetched, named in `keep` or read elsewhere disappears;
-control edges stay; `unfuse` is the way back.
+Promised: forward and backward places become one node each, with SiLU and hard-SiLU in the forms
+that TensorFlow and Keras write, and leaky ReLU of any slope but 0 and 1; such a place that is not
+fused has its reason in `fusion_report` and the log; nothing that is fetched, named in `keep` or
+read elsewhere disappears; control edges stay; `unfuse` is the way back.
 """
 
 from __future__ import annotations

@@ -248,6 +248,13 @@ def test_wrong_activations_and_side_inputs_are_one_sentence():
             layer(x, side_input=x[:1], training=training)
         with pytest.raises(TypeError, match="side_input is a list, it must be one tensor"):
             layer(x, side_input=[x], training=training)
+        spec = tf.TensorSpec([None, *x.shape[1:]])
+        call = tf.function(
+            lambda x, side, training=training: layer(x, side_input=side, training=training),
+            input_signature=[spec, spec],
+        )
+        with pytest.raises(tf.errors.InvalidArgumentError, match="shape"):
+            call(x, x[:1])
 
 
 def test_the_slope_of_a_leaky_relu(tmp_path):

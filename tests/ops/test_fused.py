@@ -276,9 +276,12 @@ def second_derivatives(function, is_training, *inputs):
             loss = tf.reduce_sum(tf.sin(y))
             if is_training:  # The statistics are functions of x.
                 loss += tf.reduce_sum(tf.sin(mean)) + tf.reduce_sum(tf.square(variance))
-        by = inner.gradient(loss, [inputs[0], inputs[5]], unconnected_gradients="zero")
-        value = tf.reduce_sum(tf.square(by[0])) + tf.reduce_sum(tf.sin(by[1]))
-    sources = [*inputs[:3], inputs[5]]
+        statistics = [] if is_training else inputs[3:5]
+        sources = [inputs[0], inputs[5], *statistics]
+        by = inner.gradient(loss, sources, unconnected_gradients="zero")
+        value = tf.reduce_sum(tf.square(by[0]))
+        value += tf.add_n([tf.reduce_sum(tf.sin(other)) for other in by[1:]])
+    sources = [*inputs[:3], *statistics, inputs[5]]
     return outer.gradient(value, sources, unconnected_gradients="zero")
 
 

@@ -22,7 +22,7 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 from tensorflow.python.eager import record
 
 from tf_bn_ops import _loader, _replicas, _report, _sync
-from tf_bn_ops._fused import activated, constant, fused_batch_norm
+from tf_bn_ops._fused import activated, added, constant, fused_batch_norm
 from tf_bn_ops._recording import in_xla
 from tf_bn_ops.generated import bindings
 from tf_bn_ops.generated.bindings import Activation
@@ -78,7 +78,7 @@ class Behind(NamedTuple):
     def of(self, y: Any) -> Any:
         """Computes addition and activation by Keras' ops from the result of the normalization."""
         if self.side_input is not None:
-            y = keras.ops.add(y, keras.ops.cast(self.side_input, y.dtype))
+            y = added(y, keras.ops.cast(self.side_input, y.dtype))
         return activated(keras.ops, self.activation, y, self.leakyrelu_alpha)
 
 

@@ -85,7 +85,8 @@ def to_builtin(graph: Any, output: str | os.PathLike[str] | None = None) -> Any:
     A frozen op of TensorFlow leaves the statistics that it saves for the gradient unwritten, where
     this library's saves the given ones: what reads them, such as the gradient, is given these.
 
-    The result needs no tf_bn_ops to load. Same arguments, result and errors as `to_shim`.
+    The result needs no tf_bn_ops to load; for gradients with fixed statistics, channels first,
+    TensorFlow has kernels on GPUs alone. Same arguments, result and errors as `to_shim`.
 
     Raises:
       ValueError: also where a node has no counterpart in TensorFlow: of gradients of gradients,
