@@ -301,7 +301,11 @@ def _with_gradients(
     with tf.GradientTape() as tape:
         tape.watch(inputs)
         results = function(*inputs)
-    return results, tape.gradient(results, inputs, grad)
+    gradients = tape.gradient(results, inputs, grad)
+    if grad is not None and all(gradient is None for gradient in gradients):
+        # Where eager forward mode differentiates `attach`'s function, a tape records nothing.
+        return tf.function(functools.partial(_with_gradients, function))(inputs, grad)
+    return results, gradients
 
 
 _GRADIENTS = {

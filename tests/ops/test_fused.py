@@ -299,6 +299,27 @@ def test_second_derivatives(activation, with_side_input, is_training):
         check(a, b)
 
 
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "jit_compile"])
+def test_a_derivative_in_forward_mode_with_fixed_statistics(mode):
+    """Of a gradient, by mean and variance too: the function that differentiates it is Python's."""
+
+    def along(function, *inputs):
+        with tf.autodiff.ForwardAccumulator([*inputs], [tf.cos(v) for v in inputs]) as forward:
+            with tf.GradientTape() as tape:
+                tape.watch(inputs)
+                loss = tf.reduce_sum(tf.sin(function(*inputs)[0]))
+            by = tape.gradient(loss, inputs)
+        return [forward.jvp(value) for value in by]
+
+    inputs = make_inputs("NHWC", "float32")
+    ours = fused("relu", False, epsilon=EPSILON, is_training=False)
+    theirs = fused_formula("relu", False, ours(*inputs).y, "NHWC", False, 1.0)
+    got = MODES[mode](functools.partial(along, ours))(*inputs)
+    wide = [tf.cast(tensor, tf.float64) for tensor in inputs]
+    for a, b in zip(got, along(theirs, *wide), strict=True):
+        check(a, b)
+
+
 @pytest.mark.parametrize("synchronized", [True, False])
 @pytest.mark.parametrize("mode", MODES)
 def test_second_derivatives_by_parts(mode, synchronized):
