@@ -15,6 +15,8 @@ processes compute it: Keras in float64, Keras, Keras under TF_BN_OPS=1, and Kera
 from __future__ import annotations
 
 import collections
+import concurrent.futures
+import functools
 import json
 import os
 import pathlib
@@ -192,12 +194,14 @@ def child(which: str, name: str, folder: pathlib.Path) -> dict[str, Any]:
 
 def compared(name: str) -> dict[str, Any]:
     """The row of a network."""
-    found: dict[str, dict[str, Any]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for which in SIDES:
-            found[which] = child(which, name, pathlib.Path(folder))
-            if not found[which]["norms"]:
-                return found[which]
+    with tempfile.TemporaryDirectory() as scratch, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        compute = functools.partial(child, name=name, folder=pathlib.Path(scratch))
+        reference, *others = SIDES
+        found = {reference: compute(reference)}
+        if not found[reference]["norms"]:
+            return found[reference]
+        # Two at a time: most of it is tracing, by one thread of Python.
+        found |= zip(others, pool.map(compute, others), strict=True)
     keras, unit = found["keras"]["distances"], 2.0**-24
     row: dict[str, Any] = {key: found["keras"][key] for key in ("versions", "size", "norms")}
     row["keras"] = keras

@@ -22,7 +22,7 @@ def test_a_network_trains_as_near_to_float64_as_keras():
 
 
 def test_a_network_without_batch_norm_is_not_trained(monkeypatch):
-    monkeypatch.setattr(networks, "child", lambda *_: {"size": 64, "norms": 0})
+    monkeypatch.setattr(networks, "child", lambda *_, **__: {"size": 64, "norms": 0})
     row = networks.compared("VGG16")
     assert networks.faults(row) == []
     table = networks.table({"VGG16": {**row, "wrong": []}})
