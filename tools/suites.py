@@ -144,7 +144,8 @@ def table(rows: evidence.Rows) -> str:
         numbers = [str(row[k]) for k in ("files", "passed", "passed with", "failed", "skipped")]
         said = [f"{n} ({why or '**a fault**'})" for n, why in row["differ"].items()]
         said += [f"stopped {row['stopped']}"] if "stopped" in row else []
-        said += [f"{row['uncollected']} files need other packages"] if row["uncollected"] else []
+        if row["uncollected"]:
+            said.append(f"files that need other packages: {row['uncollected']}")
         cells.append([name, *numbers, "; ".join(said) or "-"])
     columns = ["tests of", "files", "pass without", "pass with", "fail without", "skipped", "other"]
     return evidence.as_table(columns, cells)
