@@ -414,17 +414,20 @@ def _frozen(
     def gradient(y_backprop: Any) -> Sequence[Any]:
         from tf_bn_ops import _gradients
 
-        inputs = _recording.captured(y_backprop, x, scale, mean, variance)
+        if not reads_statistics:
+            backward = ops.fused_batch_norm_grad_v3(
+                y_backprop, x, scale, mean, variance, constant(0.0, 0), **attrs.of_gradient
+            )
+            return *backward[:3], None, None
+        given = _recording.captured(y_backprop, x, scale, mean, variance)
         unread = constant(0.0, 0)
         with record.stop_recording():
-            results = ops.fused_batch_norm_grad_v3(*inputs, unread, **attrs.of_gradient)[:3]
+            results = ops.fused_batch_norm_grad_v3(*given, unread, **attrs.of_gradient)[:3]
 
-        def by_inputs(*grad: Any) -> Sequence[Any]:
-            return [*_gradients.of_frozen(inputs, results, attrs.of_gradient, *grad), None]
+        def by_given(*grad: Any) -> Sequence[Any]:
+            return [*_gradients.of_frozen(given, results, attrs.of_gradient, *grad), None]
 
-        _recording.attach(by_inputs, [*inputs, unread], results)
-        if not reads_statistics:
-            return *results, None, None
+        _recording.attach(by_given, [*given, unread], results)
         _, scale_backprop, offset_backprop = results
         rstd = tf.math.rsqrt(variance + attrs.epsilon)
         of_mean = -scale * rstd * offset_backprop

@@ -30,6 +30,11 @@ def epsilon_of(op: Any) -> float:
     return float(sum(op.get_attr("epsilon_rest"), op.get_attr("epsilon")))
 
 
+def _attrs(op: Any) -> dict[str, Any]:
+    """What the ops on given statistics share."""
+    return {**attributes(op, "activation_mode", "axis"), "epsilon": epsilon_of(op)}
+
+
 def masked(activation: str, gradient: Any, y: Any) -> Any:
     """`gradient` times the derivative of the activation whose result was `y`."""
     if activation == "Identity":
@@ -96,7 +101,7 @@ def _of_gather_stats(op: Any, d_count: Any, d_mean: Any, d_m2: Any) -> list[Any]
 def _of_elemt(op: Any, d_y: Any) -> list[Any]:
     """d_x = f g, and by sums over g: d_mean = -f sum(g), d_variance = -f rstd^2 sum(g xmu) / 2."""
     x, scale, offset, mean, variance, *side_inputs = op.inputs
-    attrs = {**attributes(op, "activation_mode", "axis"), "epsilon": epsilon_of(op)}
+    attrs = _attrs(op)
     inputs = (d_y, x, scale, offset, mean, variance)
     # x tells the mask, unless something was added.
     y = list(op.outputs) if side_inputs and attrs["activation_mode"] != "Identity" else []
@@ -120,7 +125,7 @@ def _of_elemt(op: Any, d_y: Any) -> list[Any]:
 
 def _mask_of(op: Any, y: list[Any]) -> Callable[[Any], Any]:
     """The function that masks a tensor as `op`, a gradient, masks y_backprop."""
-    attrs = {**attributes(op, "activation_mode", "axis"), "epsilon": epsilon_of(op)}
+    attrs = _attrs(op)
     if attrs["activation_mode"] == "Identity":
         return lambda tensor: tensor
     if not y:
