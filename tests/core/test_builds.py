@@ -62,7 +62,8 @@ def judged(left_out):
     """Of cases of the default conformance run on the core library: a digest of all outputs (NaN is
     NaN, whatever its payload), and for every output the worst error in units of its strict bound,
     also of outputs that have to be exact. Cases of the kinds that are named are left out; "masked",
-    gradients behind an activation."""
+    gradients behind an activation; "wide_mean", gradients of 16 or 32 bits by a float64 mean that
+    float does not hold."""
     digest, worst = hashlib.sha256(), collections.defaultdict(float)
     # One op of each formula, in most types; the C ABI knows no more of ops.
     for formula in dict.fromkeys(op.formula for op in spec.OPS.values()):
@@ -74,6 +75,10 @@ def judged(left_out):
             is_masked = "y_backprop" in problem.values and problem.activation != problems.IDENTITY
             if is_masked and "masked" in left_out:
                 continue
+            if "y_backprop" in problem.values and "wide_mean" in left_out:
+                narrow = problem["mean"].astype(problem.dtype.accumulator)
+                if np.any(narrow != problem["mean"]):
+                    continue
             outputs = c_abi.run(problem, threads=2)
             for _, array in sorted(outputs.items()):
                 digest.update(np.where(np.isnan(array), np.zeros_like(array), array).tobytes())
@@ -146,10 +151,11 @@ def test_bounds_hold_with_room_under_random_rounding(build):
     nearest is: so may be what it leads to. The bounds are not tuned to one rounding. What is too
     large for its type becomes the largest number instead of infinity where the rounding is towards
     zero: the kinds that have it are left out. So are gradients behind an activation, whose mask
-    repeats the forward's rounding bit by bit.
+    repeats the forward's rounding bit by bit, and those by a mean that float does not hold, which
+    one task rounds to subtract it and another to correct by what that lost.
 
     Without optimization, which builds fastest and, as the test above shows, rounds no other way."""
-    left_out = ("overflow", "odd_statistics", "masked")
+    left_out = ("overflow", "odd_statistics", "masked", "wide_mean")
     nearest = _judged(CHECKOUT, *left_out)
     random = _judged(build("g++", "-O0", RANDOM_ROUNDING), *left_out, isa="baseline")
     assert random["digest"] != nearest["digest"]  # It did round otherwise.
