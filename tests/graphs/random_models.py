@@ -141,9 +141,6 @@ class Model:
         if side == "replaced":
             tf_bn_ops.keras.replace_batch_norm(self.model)
             self.replaced = len(tf_bn_ops.keras.batch_norm_report(self.model).fused)
-        if settings["jit_compile"]:  # As docs/keras.md has it.
-            for layer in self.model._flatten_layers():
-                layer.supports_jit = True
         self.model.compile(keras.optimizers.SGD(RATE), "mse", auto_scale_loss=False, **settings)
 
     def _dtype(self, dtype: str) -> str:

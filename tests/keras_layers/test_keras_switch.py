@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
@@ -39,8 +40,18 @@ def data(shape=(6, 4, 5, 3), dtype="float32"):
     return tf.cast(np.random.default_rng(0).normal(1, 2, shape), dtype)
 
 
+def compiles(layer, jit_compile):
+    """Whether Keras has XLA compile a model of the layer, beside a GPU."""
+    model = keras.Sequential([keras.Input((4, 5, 3)), layer])
+    gpu = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
+    with mock.patch.object(tf.config, "list_physical_devices", lambda *_: [gpu]):
+        model.compile(jit_compile=jit_compile)
+    return model.jit_compile
+
+
 def test_on_and_off():
-    """Promise: `enable(keras=True)` reaches layers that exist, and disable() undoes it."""
+    """Promise: `enable(keras=True)` reaches layers that exist, and disable() undoes it; XLA
+    compiles models of theirs by `jit_compile=True` alone."""
     before, x = KERAS_LAYER(), data()
     assert not is_fused(before, x, training=True)
     assert enable() == enable() == tf_bn_ops.Enabled(keras=True)
@@ -48,13 +59,14 @@ def test_on_and_off():
         after = KERAS_LAYER()
         for layer in (before, after, tf.keras.layers.BatchNormalization()):
             assert is_fused(layer, x, training=True)
-            assert layer.supports_jit is False
+            assert compiles(layer, jit_compile=True)
+            assert not compiles(layer, jit_compile="auto")
     finally:
         disable()
     disable()
     for layer in (before, after):
         assert not is_fused(layer, x, training=True)
-        assert layer.supports_jit is True
+        assert compiles(layer, jit_compile="auto")
 
 
 class OwnMoments(KERAS_LAYER):

@@ -23,7 +23,7 @@ from tensorflow.python.eager import record
 
 from tf_bn_ops import _loader, _replicas, _report, _sync
 from tf_bn_ops._fused import activated, added, constant, fused_batch_norm
-from tf_bn_ops._recording import in_xla
+from tf_bn_ops._recording import callers, in_xla
 from tf_bn_ops.generated import bindings
 from tf_bn_ops.generated.bindings import Activation
 from tf_bn_ops.spec import ACTIVATION_MODES, LEAKYRELU_ALPHA, SMOOTH_ACTIVATIONS, DataFormat
@@ -50,6 +50,21 @@ _LAYOUTS = {
 _DTYPES = ("float32", "float16", "bfloat16")
 
 _PARENT_MOMENTS = layers.BatchNormalization._moments
+
+
+def _supports_jit(layer: Any) -> bool:
+    """What the layer stored, but no where Keras decides what jit_compile="auto" means."""
+    if "supports_jit" not in vars(layer):  # Keras does not store what is there.
+        raise AttributeError("supports_jit")
+    is_auto = any(name.endswith("._resolve_auto_jit_compile") for name in callers())
+    return not is_auto and bool(vars(layer)["supports_jit"])
+
+
+# `supports_jit` of a class, because Layer.__init__ stores True in the instance: a program that does
+# not ask for XLA stays in graphs, where additions and activations are fused into the op.
+not_by_auto = property(
+    _supports_jit, lambda layer, value: vars(layer).__setitem__("supports_jit", value)
+)
 
 
 class Behind(NamedTuple):

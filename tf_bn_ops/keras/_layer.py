@@ -9,7 +9,7 @@ from keras.src import layers  # See _fused_call.py.
 
 from tf_bn_ops._arguments import checked_alpha
 from tf_bn_ops.generated.bindings import Activation
-from tf_bn_ops.keras._fused_call import Behind, fused_call
+from tf_bn_ops.keras._fused_call import Behind, fused_call, not_by_auto
 from tf_bn_ops.spec import ACTIVATION_MODES, LEAKYRELU_ALPHA
 
 __all__ = ["BatchNormalization"]
@@ -35,8 +35,8 @@ class BatchNormalization(layers.BatchNormalization):
     Results in training are right at any mean of the input, and second derivatives are the
     formula's; Keras' are not (docs/dropin.md).
 
-    A model that holds the layer is not compiled by XLA with Keras' jit_compile="auto". To have it
-    compiled, set `supports_jit = True` on the layers before `model.compile(jit_compile=True)`.
+    A model that holds the layer is compiled by XLA with `model.compile(jit_compile=True)`, not with
+    Keras' jit_compile="auto".
 
     What follows the normalization in a residual network can be part of the layer, in training one
     op in each direction: `layer(x, side_input=shortcut)` is activation(normalized x + shortcut).
@@ -53,6 +53,7 @@ class BatchNormalization(layers.BatchNormalization):
     _leakyrelu_alpha = LEAKYRELU_ALPHA
     # In a call so far; the calls of a functional model are in its nodes.
     _has_side_input = False
+    supports_jit = not_by_auto
 
     def __init__(
         self,
@@ -68,7 +69,6 @@ class BatchNormalization(layers.BatchNormalization):
         super().__init__(*args, **kwargs)
         self._activation = activation
         self._leakyrelu_alpha = checked_alpha(leakyrelu_alpha, activation, "BatchNormalization")
-        self.supports_jit = False
 
     def call(
         self, inputs: Any, training: bool | None = None, mask: Any = None, side_input: Any = None

@@ -22,8 +22,6 @@ from tf_bn_ops.keras._layer import BatchNormalization
 from tf_bn_ops.keras._verify import Verification
 
 _KERAS_LAYER = layers.BatchNormalization
-# Where a replaced layer keeps the `supports_jit` of Keras' layer.
-_SUPPORTED_JIT = "_tf_bn_ops_supported_jit"
 _LOGGER = logging.getLogger("tf_bn_ops")
 
 # A model keeps its class, for type checkers too.
@@ -165,15 +163,10 @@ def _change_all(
 
 
 def _change_class(layer: Any, kind: type) -> None:
-    """Sets the class, and past Keras' tracking what Keras' __init__ and ours set differently."""
-    attributes = vars(layer)
-    if kind is BatchNormalization:
-        attributes[_SUPPORTED_JIT] = attributes["supports_jit"]
-        attributes["supports_jit"] = False
-    else:
-        attributes["supports_jit"] = attributes.pop(_SUPPORTED_JIT, True)
+    """Sets the class, and past Keras' tracking removes what is ours alone."""
+    if kind is _KERAS_LAYER:
         for name in ("_activation", "_has_side_input"):
-            attributes.pop(name, None)
+            vars(layer).pop(name, None)
     layer.__class__ = kind
 
 

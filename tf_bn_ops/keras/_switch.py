@@ -13,7 +13,7 @@ from typing import Any
 
 from keras.src import layers  # Not keras.layers: _fused_call.py.
 
-from tf_bn_ops.keras._fused_call import fused_call
+from tf_bn_ops.keras._fused_call import fused_call, not_by_auto
 
 _LAYER = layers.BatchNormalization
 
@@ -22,9 +22,7 @@ def enable() -> None:
     """Puts every `keras.layers.BatchNormalization` of this process on the fused ops; threads may
     call it at the same time."""
     _LAYER.call = _switched(_keras_call())
-    # Hides what Layer.__init__ stores in the instance: with jit_compile="auto" XLA would compile
-    # models with the layer.
-    _LAYER.supports_jit = property(lambda layer: False, _store_supports_jit)
+    _LAYER.supports_jit = not_by_auto
 
 
 def disable() -> None:
@@ -55,7 +53,3 @@ def _switched(parent_call: Callable[..., Any]) -> Callable[..., Any]:
     # With the class, and not in this module, which may be imported anew.
     call.tf_bn_ops_replaces = parent_call  # type: ignore[attr-defined]
     return call
-
-
-def _store_supports_jit(layer: Any, value: bool) -> None:
-    vars(layer)["supports_jit"] = value
