@@ -99,8 +99,8 @@ def fused_batch_norm(
         "hard_silu" (y * relu6(y + 3) / 6) or "leaky_relu" (y where y > 0, else
         leakyrelu_alpha * y). But for the first two they are ops of their own in float64 and with
         `synchronized`.
-      leakyrelu_alpha: the slope of "leaky_relu" below 0; a finite number, not a tensor. Another
-        activation does not read it.
+      leakyrelu_alpha: the slope of "leaky_relu" below 0; a finite number, not a tensor, which is
+        rounded to float32, as by tf.nn.leaky_relu. Another activation does not read it.
       side_input: what is added before the activation, of the shape and type of `x`; such as the
         other branch of a residual block.
       synchronized: whether the statistics in training are computed over all replicas.
@@ -411,6 +411,9 @@ def _frozen(
         pywrap_tfe.TFE_Py_TapeSetPossibleGradientTypes([mean, variance])
     )
 
+    def formula(*inputs: Any) -> Any:
+        return [_frozen_formula(attrs, None, *inputs)]
+
     def gradient(y_backprop: Any) -> Sequence[Any]:
         from tf_bn_ops import _gradients
 
@@ -419,6 +422,11 @@ def _frozen(
                 y_backprop, x, scale, mean, variance, constant(0.0, 0), **attrs.of_gradient
             )
             return *backward[:3], None, None
+
+        def by_formula(y_backprop: Any, x: Any, scale: Any, *statistics: Any) -> Any:
+            sources = x, scale, tf.zeros_like(scale)
+            return tf.gradients(formula(*sources, *statistics[:2]), sources, y_backprop)
+
         given = _recording.captured(y_backprop, x, scale, mean, variance)
         unread = constant(0.0, 0)
         with record.stop_recording():
@@ -427,7 +435,7 @@ def _frozen(
         def by_given(*grad: Any) -> Sequence[Any]:
             return [*_gradients.of_frozen(given, results, attrs.of_gradient, *grad), None]
 
-        _recording.attach(by_given, [*given, unread], results)
+        _recording.attach(by_given, [*given, unread], results, by_formula)
         _, scale_backprop, offset_backprop = results
         rstd = tf.math.rsqrt(variance + attrs.epsilon)
         of_mean = -scale * rstd * offset_backprop
@@ -435,14 +443,10 @@ def _frozen(
         return *results, of_mean, of_variance
 
     if avoids_op:  # The formula is several operations.
-
-        def formula(*inputs: Any) -> Any:
-            return [_frozen_formula(attrs, None, *inputs)]
-
         return _recording.recorded(formula, gradient, *inputs, name=name)[0]
     with record.stop_recording():
         y = forward()
-    _recording.attach(gradient, inputs, [y])
+    _recording.attach(gradient, inputs, [y], formula)
     return y
 
 
@@ -535,4 +539,19 @@ def _differentiable(
         of_given = (kept * of_mean, kept * of_variance) if attrs.averages else (None, None)
         return tf.cast(of_x, x.dtype), *zeros, *of_given
 
-    return _recording.recorded(lambda *_: statistics, gradient, *inputs)
+    def formula(x: Any, scale: Any, offset: Any, *given: Any) -> Sequence[Any]:
+        from tf_bn_ops import _gradients
+
+        channels = _gradients.Channels(x, DATA_FORMATS[attrs.data_format][1])
+        x = tf.cast(x, tf.float32)
+        squares = channels.sum(tf.square(channels.centered(channels.centered(x))))
+        m = tf.cast(channels.count, tf.float32)
+        batch = tf.reshape(channels.mean(x), [-1]), tf.reshape(squares, [-1]) / tf.maximum(m - 1, 1)
+        if not attrs.averages:
+            return batch
+        f = attrs.exponential_avg_factor
+        return [f * new + (1 - f) * old for new, old in zip(batch, given, strict=True)]
+
+    return _recording.recorded(
+        lambda *_: statistics, gradient, *inputs, formula=formula if attrs.is_training else None
+    )

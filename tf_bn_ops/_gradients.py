@@ -282,11 +282,10 @@ def _composed(
 
 
 def _of_grad_grad(op: Any, *grad: Any) -> list[Any]:
-    """No gradients by the reserve spaces."""
+    """By the reserve spaces where they are read: with fixed statistics."""
     attrs = {**_attrs(op), "epsilon": epsilon_of(op)}
-    statistics = op.inputs[6:8]
-    composed = lambda *inputs: _composed((*inputs, *statistics), **attrs)  # noqa: E731
-    return _padded(_with_gradients(composed, op.inputs[:6], grad)[1], op)
+    composed = lambda *inputs: _composed(inputs, **attrs)  # noqa: E731
+    return _with_gradients(composed, op.inputs, grad)[1]
 
 
 def _with_gradients(

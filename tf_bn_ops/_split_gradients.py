@@ -160,15 +160,19 @@ def _of_backward_elemt(op: Any, d_x_backprop: Any, *d_side_input_backprop: Any) 
     y_backprop, x, scale, _, mean, variance, sum_dy, sum_dy_xmu, count, *y = op.inputs
     axis, mask, rstd = op.get_attr("axis"), _mask_of(op, y), _rstd(op, variance)
     wide_scale = _wide(scale)
-    f, k = wide_scale * rstd, rstd**2 * sum_dy_xmu / count
+
+    def of_one(total: Any) -> Any:
+        return tf.math.divide_no_nan(total, count)
+
+    f, k = wide_scale * rstd, of_one(rstd**2 * sum_dy_xmu)
     g, h = mask(y_backprop), d_x_backprop
     h_sum, h_xmu_sum = _sums(h, x, mean, axis)
     _, h_g_sum = _sums(h, g, tf.zeros_like(mean), axis)
     d_g = _scaled(h, f, axis)
     for d_side_input in d_side_input_backprop:
         d_g += d_side_input
-    d_f = h_g_sum - h_sum * sum_dy / count - h_xmu_sum * k
-    d_rstd = wide_scale * d_f - 2 * f * rstd * h_xmu_sum * sum_dy_xmu / count
+    d_f = h_g_sum - of_one(h_sum * sum_dy) - h_xmu_sum * k
+    d_rstd = wide_scale * d_f - of_one(2 * f * rstd * h_xmu_sum * sum_dy_xmu)
     return [
         mask(d_g),
         _scaled(h, -f * k, axis),
@@ -176,9 +180,9 @@ def _of_backward_elemt(op: Any, d_x_backprop: Any, *d_side_input_backprop: Any) 
         None,
         f * k * h_sum,
         -0.5 * rstd**3 * d_rstd,
-        -f * h_sum / count,
-        -f * rstd**2 * h_xmu_sum / count,
-        tf.reduce_sum(f * (h_sum * sum_dy / count + h_xmu_sum * k)) / count,
+        of_one(-f * h_sum),
+        of_one(-f * rstd**2 * h_xmu_sum),
+        of_one(tf.reduce_sum(f * (of_one(h_sum * sum_dy) + h_xmu_sum * k))),
         *[None] * len(y),
     ]
 

@@ -117,6 +117,19 @@ def test_one_element_per_channel_has_finite_gradients():
     np.testing.assert_array_equal(tape.gradient(total, x), np.ones([1, 1, 1, 3]))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_without_elements_second_derivatives_are_zero(dtype):
+    x, one = tf.zeros([0, 2, 2, 3], dtype), tf.ones([3], dtype)
+    with tf.GradientTape() as outer:
+        outer.watch(one)
+        with tf.GradientTape() as tape:
+            tape.watch([x, one])
+            y = tf.nn.silu(tf_bn_ops.fused_batch_norm(x, one, one).y)
+        first = tape.gradient(y, [x, one])
+        total = tf.add_n([tf.reduce_sum(value) for value in first])
+    np.testing.assert_array_equal(outer.gradient(total, one), np.zeros(3))
+
+
 # ---- Activation and side input -------------------------------------------------------------------
 
 # Activation and whether there is a side input.
@@ -299,24 +312,113 @@ def test_second_derivatives(activation, with_side_input, is_training):
         check(a, b)
 
 
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "jit_compile"])
-def test_a_derivative_in_forward_mode_with_fixed_statistics(mode):
-    """Of a gradient, by mean and variance too: the function that differentiates it is Python's."""
+def backward(function):
+    """The gradient of a function that returns tensors, of a sum that is not linear in them."""
 
-    def along(function, *inputs):
+    def by_inputs(*inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            loss = tf.add_n([tf.reduce_sum(tf.sin(value / 4)) for value in function(*inputs)])
+        gradients = tape.gradient(loss, inputs, unconnected_gradients="zero")
+        return [*map(tf.convert_to_tensor, gradients)]  # Of a stack they are slices.
+
+    return by_inputs
+
+
+def forward(function):
+    """Its derivative along one direction, in forward mode."""
+
+    def along(*inputs):
         with tf.autodiff.ForwardAccumulator([*inputs], [tf.cos(v) for v in inputs]) as forward:
-            with tf.GradientTape() as tape:
-                tape.watch(inputs)
-                loss = tf.reduce_sum(tf.sin(function(*inputs)[0]))
-            by = tape.gradient(loss, inputs)
-        return [forward.jvp(value) for value in by]
+            values = function(*inputs)
+        return [forward.jvp(value) for value in values]
 
+    return along
+
+
+@pytest.mark.parametrize("mode", ["eager", pytest.param("function", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "steps",
+    [*itertools.product([backward, forward], repeat=2), (backward,) * 3],
+    ids=lambda steps: " of ".join(step.__name__ for step in reversed(steps)),
+)
+def test_derivatives_with_fixed_statistics(steps, mode):
+    """Of the second and third order, by mean and variance too, whose part is Python's."""
     inputs = make_inputs("NHWC", "float32")
     ours = fused("relu", False, epsilon=EPSILON, is_training=False)
     theirs = fused_formula("relu", False, ours(*inputs).y, "NHWC", False, 1.0)
-    got = MODES[mode](functools.partial(along, ours))(*inputs)
-    wide = [tf.cast(tensor, tf.float64) for tensor in inputs]
-    for a, b in zip(got, along(theirs, *wide), strict=True):
+    results = []
+    for function, dtype in (ours, "float32"), (theirs, "float64"):
+
+        def derivative(*inputs, function=function):
+            return function(*inputs)[:1]
+
+        for step in steps:
+            derivative = step(derivative)
+        run = MODES[mode if function is ours else "eager"]
+        results.append(run(derivative)(*(tf.cast(tensor, dtype) for tensor in inputs)))
+    for a, b in zip(*results, strict=True):
+        check(a, b)
+
+
+@pytest.mark.parametrize(
+    ("are_stacked", "mode"),
+    [(True, "eager"), pytest.param(False, "function", marks=pytest.mark.long)],
+)
+@pytest.mark.parametrize("is_training", [True, False])
+def test_derivatives_below_vectorized_map(are_stacked, is_training, mode):
+    """Also of a function that was traced outside; of batch_mean and batch_variance too."""
+    attrs = {"epsilon": EPSILON, "is_training": is_training, "exponential_avg_factor": 0.25}
+    attrs = attrs if is_training else {**attrs, "exponential_avg_factor": 1.0}
+    inputs = make_inputs("NHWC", "float32")
+    traced = tf.function(lambda *inputs: (*tf_bn_ops.fused_batch_norm(*inputs, **attrs),))
+    traced(*inputs)
+    factor = attrs["exponential_avg_factor"]
+    theirs = functools.partial(formula, data_format="NHWC", is_training=is_training, factor=factor)
+    stacked = len(inputs) if are_stacked else 1
+    inputs = [tf.stack([v, 0.5 * v]) for v in inputs[:stacked]] + inputs[stacked:]
+    for order in range(1, 3):
+        results = []
+        for function, map_fn, dtype in (
+            (traced, tf.vectorized_map, "float32"),
+            (traced.python_function, tf.vectorized_map, "float32"),
+            (theirs, tf.map_fn, "float64"),
+        ):
+
+            def mapped(*inputs, function=function, map_fn=map_fn, dtype=dtype):
+                signature = {} if map_fn is tf.vectorized_map else {"dtype": (dtype,) * 3}
+                return map_fn(
+                    lambda of_one: function(*of_one, *inputs[stacked:]),
+                    inputs[:stacked],
+                    **signature,
+                )
+
+            derivative = mapped
+            for _ in range(order):
+                derivative = backward(derivative)
+            run = MODES["function" if function is theirs else mode]
+            results.append(run(derivative)(*(tf.cast(tensor, dtype) for tensor in inputs)))
+        *ours, want = results
+        for got in ours:
+            for a, b in zip(got, want, strict=True):
+                check(a, b)
+
+
+def test_the_derivative_of_a_jacobian_by_fixed_statistics():
+    x, scale, offset, mean, variance = make_inputs("NHWC", "float32")
+    attrs = {"epsilon": EPSILON, "is_training": False}
+    results = []
+    for uses_pfor in True, False:
+        with tf.GradientTape() as outer:
+            outer.watch([mean, variance])
+            with tf.GradientTape(persistent=True) as tape:
+                tape.watch(x)
+                y = tf_bn_ops.fused_batch_norm(x, scale, offset, mean, variance, **attrs).y
+                y = tf.sin(y)
+            jacobian = tape.jacobian(y, x, experimental_use_pfor=uses_pfor)
+            loss = tf.reduce_sum(tf.square(jacobian))
+        results.append(outer.gradient(loss, [mean, variance]))
+    for a, b in zip(*results, strict=True):
         check(a, b)
 
 

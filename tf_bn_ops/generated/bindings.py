@@ -438,8 +438,8 @@ def fused_batch_norm_grad_grad(x_backprop_grad: Any, scale_backprop_grad: Any,
         x_grad = scale_backprop_grad * rstd * y_backprop
         scale_grad = rstd * sum(x_backprop_grad * y_backprop)
 
-    Tensors of the shape of x have any rank from 2 on; U is float32, or T. The reserve spaces get no
-    gradient.
+    Tensors of the shape of x have any rank from 2 on; U is float32, or T. The reserve spaces get a
+    gradient frozen.
 
     T: half, bfloat16, float32, float64.
     U: half, bfloat16, float32, float64.

@@ -345,8 +345,8 @@ Frozen, with mean and variance given:
     x_grad = scale_backprop_grad * rstd * y_backprop
     scale_grad = rstd * sum(x_backprop_grad * y_backprop)
 
-Tensors of the shape of x have any rank from 2 on; U is float32, or T. The reserve spaces get no
-gradient.
+Tensors of the shape of x have any rank from 2 on; U is float32, or T. The reserve spaces get a
+gradient frozen.
 """,
     inputs="""
     x_backprop_grad view: Gradient with respect to x_backprop.
