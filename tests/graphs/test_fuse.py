@@ -289,6 +289,14 @@ def squeezed_and_excited(x):
     return y * tf.sigmoid(tf.reduce_mean(y, [1, 2], keepdims=True))
 
 
+def activations_of_sums(activation, x):
+    """What arrives at one follows from its result by elementwise ops alone, those of the next one's
+    derivative."""
+    for _ in range(2):
+        x = activation(norm(tf.sin(x)) + x)
+    return tf.nn.sigmoid(x + activation(norm(tf.sin(x))))
+
+
 def nested(x):
     block = tf.function(lambda x: tf.nn.relu(norm(x) + x))
     x = block(x)
@@ -305,6 +313,14 @@ BLOCKS = {
     "two norms behind SiLU": (functools.partial(two_branches, tf.nn.silu), 1, 1),
     "a branch behind SiLU": (lambda x: tf.nn.silu(norm(tf.sin(x)) + tf.tanh(x)), 1, 1),
     "squeezed and excited": (squeezed_and_excited, 1, 1),
+    **{
+        f"{form} of sums": (functools.partial(activations_of_sums, activation), 3, 3)
+        for form, activation in (
+            ("SiLU", lambda y: y * tf.sigmoid(y)),
+            ("hard-SiLU", keras.activations.hard_silu),
+            ("leaky ReLU", tf.nn.leaky_relu),
+        )
+    },
     "functions, branches and loops": (nested, 3, 3),
 }
 
@@ -663,6 +679,15 @@ ALMOST_SLOPES = {
         g * (tf.nn.relu6(y + 3) / 6)
         + tf.raw_ops.Relu6Grad(gradients=g * y / 6, features=y + c(3.0))
     ),
+    # As grappler writes it: constants first, and folded into what g is a multiple of.
+    "hard-SiLU, 0.167 first": lambda y, g, c: (
+        g * (tf.nn.relu6(y + 3) / 6)
+        + tf.raw_ops.Relu6Grad(gradients=(c(1 / 6) * g) * y, features=y + 3)
+    ),
+    "hard-SiLU of 0.25 g": lambda y, g, c: (
+        (0.25 * g) * (tf.nn.relu6(y + 3) / 6)
+        + tf.raw_ops.Relu6Grad(gradients=(g * c(1 / 24)) * y, features=y + 3)
+    ),
 }
 
 
@@ -687,6 +712,21 @@ def test_a_constant_beside_the_right_one_is_no_smooth_activation(form, dtype):
 
     assert fused(right) == [EX if form in ALMOST_ACTIVATIONS else GRAD_EX]
     assert not fused(beside)
+
+
+@pytest.mark.parametrize(("bound", "places"), [(3.0, 1), (2.5, 0)])
+def test_of_a_tiny_multiple_of_the_gradient_only_the_derivative_is_fused(bound, places):
+    """Differences are compared with what is multiplied."""
+
+    def slope(y, g):
+        masked = tf.raw_ops.Relu6Grad(gradients=(2.0**-66 / 6 * g) * y, features=y + bound)
+        return (2.0**-66 * g) * (tf.nn.relu6(y + 3) / 6) + masked
+
+    sin = tf.custom_gradient(lambda y: (tf.sin(y), functools.partial(slope, y)))
+    concrete = step(lambda x: sin(norm(x)), [SHAPES["NHWC"]])
+    fused, x = rewrite.fuse(concrete), data(SHAPES["NHWC"])
+    assert ops_of(fused).count(GRAD_EX) == places
+    assert_close(fused(x), concrete(x))
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,23 @@ def with_branches_loops_and_functions_that_are_not_inlined():
     return step(data(SHAPE))
 
 
+def behind_a_function_that_is_not_inlined():
+    """Such as Keras' convolution in groups, which XLA compiles: what it returns has a shape."""
+
+    @tf.function(experimental_attributes={"_noinline": True})
+    def before(x):
+        return tf.sin(x)
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.nn.silu(norm(before(x)))
+        return y, tape.gradient(y, x, tf.cos(3 * x))
+
+    return step(data(SHAPE))
+
+
 def in_a_session(build, *fed, optimizers=()):
     """What the second run of a graph that `build` makes of x fetches, but for placeholders."""
     x_fed = data(SHAPE).numpy()
@@ -132,6 +149,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], int]] = {
     "a tape outside": (lambda: with_a_tape_outside(forward), 2),
     "a tape outside, relu6": (lambda: with_a_tape_outside(relu6_alone), 2),
     "branches, loops": (with_branches_loops_and_functions_that_are_not_inlined, 6),
+    "behind a function": (behind_a_function_that_is_not_inlined, 2),
     "session": (lambda: in_a_session(with_gradient), 2),
     **{
         f"frozen, output {output}": (

@@ -38,7 +38,9 @@ class BatchNormFusion : public grappler::CustomGraphOptimizer {
       : enabled_(enabled) {}
 
   std::string name() const override { return kName; }
-  bool UsesFunctionLibrary() const override { return false; }
+  // For the shapes of what functions return that are not inlined. Without it
+  // TensorFlow passes their signatures alone.
+  bool UsesFunctionLibrary() const override { return true; }
   absl::Status Init(
       const tensorflow::RewriterConfig_CustomGraphOptimizer*) override {
     return absl::OkStatus();

@@ -19,6 +19,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cc/core/formulas/smooth_activation.h"
@@ -178,24 +179,49 @@ std::optional<double> Apply(const NodeDef& node,
 // What `of` is of y by elementwise ops, and of at most one other tensor.
 class Expression {
  public:
-  // `scaled`: the other tensor is looked for behind products with constants,
-  // which the gradient of x * relu6(x + 3) / 6 begins with.
+  // What follows from y by way of `ends` alone, activations of y, is another
+  // tensor: it may be the gradient that arrives.
   Expression(const IndexedGraph& graph, const TensorName& y,
-             const TensorName& of, bool scaled = false)
-      : graph_(graph), y_(y), scaled_(scaled) {
+             const TensorName& of, const std::set<std::string>& ends = {})
+      : graph_(graph), y_(y), ends_(ends) {
     FindNodes(of);
     if (nodes_.count(of.node) != 0) values_ = Evaluate(of);
   }
 
-  // Whether it is the value of an activation, or g times the derivative of one,
-  // which `chain` is given then. The tolerance is for what double rounds, also
-  // where a form cancels, as 1 - sigmoid(-y) does.
-  bool Find(bool slope, Chain* chain) const {
-    if (!values_.has_value() || slope != other_.has_value()) return false;
+  // Whether it is the value of an activation, which `chain` is given then.
+  bool IsActivation(Chain* chain) const {
+    return values_.has_value() && others_.empty() &&
+           Find(/*slope=*/false, 1, chain);
+  }
+  // Whether it is g times the derivative of one, and g.
+  bool IsSlope(Chain* chain) const {
+    for (const auto& [tensor, factor] : others_) {
+      if (values_.has_value() && Find(/*slope=*/true, factor, chain)) {
+        chain->y_backprop = tensor;
+        return true;
+      }
+    }
+    return false;
+  }
+  // The nodes that depend on y.
+  std::vector<NodeDef*> nodes() const {
+    std::vector<NodeDef*> nodes;
+    for (const std::string& name : nodes_) nodes.push_back(graph_.Find(name));
+    return nodes;
+  }
+
+ private:
+  // More than any form has, so that a graph is looked at in linear time.
+  static constexpr size_t kMostNodes = 48;
+
+  // As above, of the values over `factor`, which g is over the other tensor.
+  // The tolerance is for what double rounds, also where a form cancels, as
+  // 1 - sigmoid(-y) does.
+  bool Find(bool slope, double factor, Chain* chain) const {
     // If it is a leaky ReLU: what y, or g, is multiplied by below 0.
     constexpr int kBelow = kSamples - 1;
     static_assert(kY[kBelow] < 0);
-    const auto rounded = static_cast<float>((*values_)[kBelow] /
+    const auto rounded = static_cast<float>((*values_)[kBelow] / factor /
                                             (slope ? kG[kBelow] : kY[kBelow]));
     const double alpha = Unrounded(rounded, kFloatDigits);
     for (int which = 0; which < kNumActivations; ++which) {
@@ -212,7 +238,7 @@ class Expression {
         const double want = slope ? kG[i] * WithSmooth<true>(kY[i], k[0], k[1])
                                   : WithSmooth<false>(kY[i], k[0], k[1]);
         is_equal &=
-            std::fabs((*values_)[i] - want) <=
+            std::fabs((*values_)[i] / factor - want) <=
             1e-12 * std::fabs(want) + cancelled * (1 + std::fabs(kY[i]));
       }
       if (!is_equal) continue;
@@ -222,28 +248,23 @@ class Expression {
     }
     return false;
   }
-  // g.
-  const TensorName& other() const { return *other_; }
-  // The nodes that depend on y.
-  std::vector<NodeDef*> nodes() const {
-    std::vector<NodeDef*> nodes;
-    for (const std::string& name : nodes_) nodes.push_back(graph_.Find(name));
-    return nodes;
-  }
 
- private:
-  // More than any form has, so that a graph is looked at in linear time.
-  static constexpr size_t kMostNodes = 48;
-
-  // Of a product of its first input and a constant the latter.
-  std::optional<double> FactorOf(const NodeDef* node) const {
-    if (!scaled_ || node == nullptr ||
-        !IsOneOf(node->op(), {"Mul", "RealDiv"})) {
+  // Of a product with a constant, whichever comes first, which input the other
+  // one is, and what that is multiplied by.
+  std::optional<std::pair<int, double>> ScalingOf(const NodeDef* node) const {
+    if (node == nullptr || !IsOneOf(node->op(), {"Mul", "RealDiv"})) {
       return std::nullopt;
     }
-    const auto number = NumberOf(graph_, graph_.Producer(*node, 1));
-    if (!number.has_value() || node->op() == "Mul") return number;
-    return 1 / *number;
+    const bool divides = node->op() == "RealDiv";
+    for (const int constant : {1, 0}) {
+      const auto number = NumberOf(graph_, graph_.Producer(*node, constant));
+      if (!number.has_value() || *number == 0 || !std::isfinite(*number) ||
+          (divides && constant == 0)) {
+        continue;
+      }
+      return std::pair{1 - constant, divides ? 1 / *number : *number};
+    }
+    return std::nullopt;
   }
 
   // Breadth first from the end, since g may come by a long chain of additions;
@@ -268,7 +289,7 @@ class Expression {
       for (const auto& reader : graph_.Consumers(tensor.node)) {
         const std::string& name = reader.node->name();
         if (reader.port == tensor.port && nearest.count(name) != 0 &&
-            nodes_.insert(name).second) {
+            nodes_.insert(name).second && ends_.count(name) == 0) {
           open.push_back({name, 0});
         }
       }
@@ -284,14 +305,20 @@ class Expression {
         numbers.fill(*number);
         return numbers;
       }
-      if (const auto factor = FactorOf(node)) {
-        auto scaled = Evaluate(TensorName::Parse(node->input(0)));
+      if (const auto scaling = ScalingOf(node)) {
+        const TensorName of = TensorName::Parse(node->input(scaling->first));
+        auto scaled = Evaluate(of);
         if (!scaled.has_value()) return std::nullopt;
-        for (double& each : *scaled) each *= *factor;
+        for (double& each : *scaled) each *= scaling->second;
+        for (size_t i = 0; i < others_.size(); ++i) {
+          if (!(others_[i].first == of)) continue;
+          others_.push_back({tensor, others_[i].second * scaling->second});
+          break;
+        }
         return scaled;
       }
-      if (other_.has_value() && !(*other_ == tensor)) return std::nullopt;
-      other_ = tensor;
+      if (others_.empty()) others_.push_back({tensor, 1});
+      if (!(others_[0].first == tensor)) return std::nullopt;
       return kG;
     }
     const auto [found, is_new] = evaluated_.try_emplace(tensor.node);
@@ -312,10 +339,12 @@ class Expression {
 
   const IndexedGraph& graph_;
   const TensorName y_;
-  const bool scaled_;
+  const std::set<std::string> ends_;
   std::set<std::string> nodes_;
   std::map<std::string, std::optional<Numbers>> evaluated_;
-  std::optional<TensorName> other_;
+  // The other tensor, which kG is of, and the products of it with constants:
+  // any may be g, since the gradient of x * relu6(x + 3) / 6 begins with one.
+  std::vector<std::pair<TensorName, double>> others_;
   std::optional<Numbers> values_;
 };
 
@@ -411,7 +440,7 @@ std::vector<Chain> Fuser::SmoothChains(NodeDef* norm) {
     }
     for (NodeDef* const end : ends) {
       const Expression expression(graph_, y, {end->name(), 0});
-      if (!expression.Find(/*slope=*/false, &chain)) continue;
+      if (!expression.IsActivation(&chain)) continue;
       chain.identities = IdentityNsOf(*end, y);
       chain.path = chain.nodes;
       chain.nodes.push_back(end);
@@ -441,20 +470,22 @@ std::vector<Chain> Fuser::SlopeChains(NodeDef* gradient) {
   std::vector<Chain> result;
   if (norm == nullptr) return result;
   const TensorName of = TensorName::Parse(gradient->input(kGradYBackprop));
+  // From them what arrives may follow by elementwise ops alone: where one is
+  // added to something, and the next activation is of the sum.
+  std::set<std::string> ends;
+  for (const Chain& forward : SmoothChains(norm)) {
+    ends.insert(forward.last()->name());
+  }
   for (Chain chain : ChainsFrom(graph_, norm)) {
-    for (const bool scaled : {false, true}) {
-      const TensorName y = {chain.last()->name(), 0};
-      const Expression expression(graph_, y, of, scaled);
-      if (!expression.Find(/*slope=*/true, &chain)) continue;
-      chain.y_backprop = expression.other();
-      chain.inner = expression.nodes();
-      // With an addition, what else reads the product reads the fused op.
-      if (chain.nodes.size() > 1) chain.path = {graph_.Find(of.node)};
-      chain.path.push_back(gradient);
-      chain.nodes.push_back(gradient);
-      result.push_back(chain);
-      break;
-    }
+    const TensorName y = {chain.last()->name(), 0};
+    const Expression expression(graph_, y, of, ends);
+    if (!expression.IsSlope(&chain)) continue;
+    chain.inner = expression.nodes();
+    // With an addition, what else reads the product reads the fused op.
+    if (chain.nodes.size() > 1) chain.path = {graph_.Find(of.node)};
+    chain.path.push_back(gradient);
+    chain.nodes.push_back(gradient);
+    result.push_back(chain);
   }
   return result;
 }
