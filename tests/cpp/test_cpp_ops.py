@@ -111,12 +111,14 @@ def test_the_program_of_the_readme_compiles_and_prints_what_it_shows(repo_root, 
     program = (repo_root / "examples" / "graph_construction.cc").read_text()
     assert program.split("\n\n", 1)[1] == blocks["c++"]
     (tmp_path / "bin").mkdir()
+    paths = os.environ["PATH"]
     for name, words in (("python", ""), ("g++", " -O0")):
         link = tmp_path / "bin" / name
         found = sys.executable if name == "python" else shutil.which(name)
-        link.write_text(f'#!/bin/sh\nexec "{found}" "$@"{words}\n')
+        # A g++ that is ccache looks for the next one, and would find this one.
+        link.write_text(f'#!/bin/sh\nPATH="{paths}" exec "{found}" "$@"{words}\n')
         link.chmod(0o755)
-    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    path = f"{tmp_path / 'bin'}:{paths}"
     how = {"PATH": path, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     code, shown = blocks["text"].removeprefix("$ ").split("\n", 1)
     code = code.replace("examples/", f"{repo_root}/examples/")
